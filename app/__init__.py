@@ -1,1 +1,1 @@
-"""The product: settings, database, service, pages, HTTP and command line. Only this package knows both others."""
+"""The product: settings, database, service, pages, HTTP and command line. Only this package imports the other two."""

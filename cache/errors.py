@@ -1,4 +1,4 @@
-"""The errors of the engine. Broken invariants are assertions and not among them."""
+"""The errors of the engine. Broken invariants are assertions instead."""
 
 from typing import Literal
 
@@ -33,7 +33,7 @@ class ModelError(CacheError):
 
 
 class CapacityError(CacheError):
-    """One request needs more KV memory than there is, even after evicting everything else."""
+    """One request needs more KV memory than exists, even after evicting everything else."""
 
 
 class PlanError(CacheError):

@@ -1,13 +1,13 @@
-"""Routing by modules: which replica computes a request soonest.
+"""Routing by modules: find the replica that computes a request soonest.
 
 Costs are counted in prompt tokens. A replica costs its queue and the tokens of the modules that it lacks. A module
-costs more if another replica has it or is its home, because a second copy takes the place of something else. So modules
-that are asked for together come together, each has a home by consistent hashing, and a module that is too popular for
-one replica gets a lasting copy on the next. Later turns of a conversation cost less at the replica of the earlier ones.
+costs more if another replica has it or is its home, because a second copy uses memory. So modules that are requested
+together are on one replica, each has a home by consistent hashing, and a module that is too popular for one replica
+gets a lasting copy on the next. Later turns of a conversation cost less at the replica of the earlier turns.
 
-Modules of a sent request count as held at once, and until the report after its end, because a report may be older. On
-the ring each replica has many places; when it leaves, only its keys move. Pure code without clock, thread or
-randomness. Out of scope: sending, and limits of queues (`cache.cluster`).
+Modules of a sent request count as held at once, and until the first report after its end, because earlier reports may
+be outdated. Each replica has many places on the ring; when it leaves, only its keys move. Pure code without clock,
+thread or randomness. Out of scope: sending, and limits of queues (`cache.cluster`).
 """
 
 import hashlib
@@ -48,7 +48,7 @@ class Ring:
 
 
 def place_of(text: str) -> int:
-    """Return a place on the ring, the same in every process."""
+    """Return the place of a text on the ring, which is the same in every process."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
@@ -93,7 +93,7 @@ class Holdings:
 
 ALL_OF = 16  # up to this number of replicas, all are considered
 HOLDERS, HOMES = 6, 3
-"""Otherwise: for each module, this number that hold it, and this number from its place on the ring."""
+"""Otherwise, for each module: the first number of its holders, and the second number from its place on the ring."""
 MOST_OPEN = 100_000  # maximum number of open requests; the oldest are dropped
 MOST_SESSIONS = 100_000
 WAITING_COST = 128.0  # of a waiting request in addition to its missing modules, in prompt tokens
@@ -102,9 +102,7 @@ COPY_COST = 2.0  # of the space of a second copy, relative to its computation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Needs of a request. modules: tokens by key. own_tokens: of the prompt without modules. session: its
-    conversation.
-    """
+    """Needs of a request. modules: tokens by key. own_tokens: tokens outside modules. session: its conversation."""
 
     modules: Mapping[str, int] = field(default_factory=dict)
     own_tokens: int = 0
@@ -122,8 +120,8 @@ class _Open:
 
 @dataclass(slots=True)
 class _Replica:
-    """queue: requests there, as reported and counted since. missing: tokens that they compute. ended: keys of requests
-    that ended since the last report.
+    """A replica. queue: number of requests, as reported and counted since. missing: tokens that they compute. ended:
+    keys of requests that ended since the last report.
     """
 
     queue: int = 0
@@ -145,7 +143,7 @@ class Affinity:
     # --- what is known of replicas -----------------------------------------------------------------------------
 
     def set_replicas(self, replicas: Collection[str]) -> None:
-        """Replace the set of replicas. The state of others is dropped."""
+        """Replace the set of replicas. The state of removed ones is dropped."""
         if self._replicas.keys() == set(replicas):
             return
         for gone in self._replicas.keys() - set(replicas):
@@ -176,7 +174,7 @@ class Affinity:
         return next(self._ring.walk(key), None)
 
     def sent(self, request: str, replica: str, wanted: Wanted) -> None:
-        """Note that a request, by a unique name, is in the queue of a replica and of no other."""
+        """Record that a request, by a unique name, is in the queue of one replica only."""
         if (known := self._open.get(request)) is not None and known.replica == replica:
             return
         self.ended(request)
@@ -232,7 +230,7 @@ class Affinity:
         return iter(found)
 
     def _some(self, holders: Sequence[str]) -> Sequence[str]:
-        """Return a few of a module's holders, other ones each time."""
+        """Return a few of a module's holders, different ones each time."""
         if len(holders) <= HOLDERS:
             return holders
         start = self._turn * HOLDERS % len(holders)

@@ -84,12 +84,12 @@ COMPILING = ".compiling-"
 
 
 def load_compiled(source: Path, flags: Sequence[str], folder: Path, without: str) -> ctypes.CDLL | None:
-    """Return the compiled code of a file and its headers, kept in `folder`; None, with a log line, if it cannot be
-    compiled. without: what follows from that, for the line.
+    """Return the compiled code of a file and its headers, stored in `folder`; log a failure and return None. without:
+    the effect of a failure.
     """
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
-        log.warning("no C compiler (cc) is installed: %s; install gcc", without)
+        log.warning("no C compiler (cc) is installed, so %s: install gcc", without)
         return None
     texts = [path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h")))]
     identity = hashlib.sha256(b"\0".join([*texts, " ".join(flags).encode(), processor().encode()])).hexdigest()
@@ -102,12 +102,12 @@ def load_compiled(source: Path, flags: Sequence[str], folder: Path, without: str
         return ctypes.CDLL(str(path))
     except (OSError, subprocess.SubprocessError) as error:
         output = getattr(error, "stderr", None) or str(error)
-        log.warning("%s could not be compiled, %s: %s", source.name, without, output.strip()[-400:])
+        log.warning("%s could not be compiled, so %s: %s", source.name, without, output.strip()[-400:])
         return None
 
 
 def compile_library(command: Sequence[str], path: Path) -> None:
-    """Compile into a file that appears complete or not at all. Raises OSError, subprocess.SubprocessError."""
+    """Compile into a file, completely or not at all. Raises OSError, subprocess.SubprocessError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_abandoned(path.parent, f"{COMPILING}*")
     with replacing(path, COMPILING) as temporary:
@@ -116,7 +116,7 @@ def compile_library(command: Sequence[str], path: Path) -> None:
 
 
 def processor() -> str:
-    """Return what the compiled code depends on in addition to its source: a data folder may move to another machine."""
+    """Return an id of the CPU, because a data folder with compiled code may move to another machine."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

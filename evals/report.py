@@ -1,7 +1,7 @@
-"""How results are published, and files of questions read: sections of Markdown pages, tables, plots, JSON lines.
+"""Publish results as sections of Markdown pages, tables and plots; read files of questions in JSON lines.
 
-Plots are SVG files and need matplotlib. Lines differ in colour and marker; the colours are those of Okabe and Ito,
-which people of any colour vision can distinguish. Out of scope: the figures themselves.
+Plots are SVG files and need matplotlib. Lines differ in colour and marker; the colours by Okabe and Ito are also clear
+to colour-blind people. Out of scope: the figures themselves.
 """
 
 import gzip
@@ -37,7 +37,7 @@ def processor() -> str:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Interpolate linearly between the nearest values; 0 for no values."""
+    """Return a percentile, linearly interpolated; 0 for no values."""
     return float(np.percentile(values, percent)) if values else 0.0
 
 
@@ -96,7 +96,7 @@ def need_plots() -> None:
 
 @contextmanager
 def drawn(file: Path, panels: int = 1) -> "Iterator[list[Axes]]":
-    """Yield axes in a row, and write them to an SVG file. The same figures give the same file."""
+    """Yield axes in a row, and write them to an SVG file. Equal figures make equal files."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -187,7 +187,7 @@ def draw_latency(result: dict[str, Any], file: Path) -> None:
 
 
 def draw_gpu(result: dict[str, Any], file: Path) -> bool:
-    """Draw the ratio of each row to the lower bound of the GPU, and that of its baseline if measured in the same run.
+    """Draw the ratio of each row to the lower bound of the GPU, and its baseline's ratio if measured in the same run.
     Returns whether there was anything to draw.
     """
     rows = [row for row in result["rows"] if row["of_floor"]]
@@ -213,8 +213,8 @@ T = TypeVar("T")
 
 
 def read_json_lines(file: Path, parse: Callable[[Any], T], what: str, code: str) -> list[T]:
-    """Parse every line that is not blank. Raises DeskError: `code` if a line is not a `what`, with its number and what
-    `parse` raised; no-such-file.
+    """Parse every line that is not blank. Raises DeskError: `code` for a line that is not a `what`, with its number and
+    the error of `parse`; no-such-file.
     """
     found, number = [], 0
     try:

@@ -15,14 +15,14 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from retrieval.ranking.encoder import StatementEncoder, StatementVectors
 from retrieval.search.embedding import Vectors
 from retrieval.search.retriever import PassageHit, Query, Retriever
 from retrieval.statements.grouping import Statement
-from retrieval.text.codes import codes, is_about_another, names_code
+from retrieval.text.codes import AskedCodes, codes
 from retrieval.text.terms import COMMON, parts_of, stem, telling_words, words
 
 NUMBER = (
@@ -75,11 +75,12 @@ ANSWER_TYPES = (  # (pattern of such questions, pattern of texts with such an an
 )
 
 
-def agreement(question: str, text: str) -> float:
-    """Return whether a text has the expected types of answer: 1 for all, -1 for none, 0 if none is expected."""
-    expected = [has for asks, has in ANSWER_TYPES if re.search(asks, question, re.IGNORECASE)]
-    signs = [1.0 if re.search(has, text, re.IGNORECASE) else -1.0 for has in expected]
-    return sum(signs) / len(signs) if signs else 0.0
+def agreement(question: str) -> Callable[[str], float]:
+    """Return a function: has a text the expected types of answer? 1 for all, -1 for none, 0 if none is expected."""
+    expected = [
+        re.compile(has, re.IGNORECASE) for asks, has in ANSWER_TYPES if re.search(asks, question, re.IGNORECASE)
+    ]
+    return lambda text: sum(1.0 if has.search(text) else -1.0 for has in expected) / max(1, len(expected))
 
 
 LEAST_TRUST = 0.4  # below it, only words are used; an English embedder has more for German, which it knows a little
@@ -105,7 +106,7 @@ class StatementFeatures:
     rank: float  # rank of its passage, from 0
     length: float  # logarithm of its characters
     expected: float  # `agreement` with the question
-    code: float  # 1 if it names a code of the question (`names_code`), else 0
+    code: float  # 1 if it names a code of the question (`AskedCodes`), else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +128,7 @@ class QuestionFeatures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPassageText:
-    """A found passage, with what the judgement needs."""
+    """A found passage, with the data that the judgement needs."""
 
     hit: PassageHit
     headings: Sequence[str]
@@ -148,21 +149,23 @@ class Candidate:
 def candidates_of(
     retriever: Retriever, query: Query, question: Query, passages: Sequence[FoundPassageText], logits: Vectors
 ) -> list[Candidate]:
-    """Return every statement once, without statements about another model than the question's. query: with the turn
-    before it, if there is one; question: without. passages: best first. logits: of the ranker, for all their statements
-    in order.
+    """Return every statement once, without statements about another model than the question's. query: the question,
+    with the previous turn if there is one. question: without it. passages: best first. logits: of the ranker, for all
+    their statements in order.
     """
-    share_in = _share_in(_rarities(retriever, query.text))
-    parts_in = _share_in(_rarities(retriever, query.text, of_parts=True))
+    rarities, of_parts = _rarities(retriever, query.text), _rarities(retriever, query.text, of_parts=True)
+    share_in, parts_in = _share_in(rarities), _share_in(of_parts)
+    asked = frozenset(rarities) | frozenset(of_parts)  # other terms of a passage do not matter
+    agrees, asked_codes = agreement(question.text), AskedCodes(query.text)
     found: dict[str, Candidate] = {}
     number = -1
     for place, passage in enumerate(passages):
-        headings = terms_of("\n".join(passage.headings))
+        headings = asked & terms_of("\n".join(passage.headings))
         above = parts_in(headings)
         before: frozenset[str] = frozenset()
         for statement in passage.statements:
             number += 1
-            terms = terms_of(statement.text)
+            terms = asked & terms_of(statement.text)
             parts = parts_in(terms | headings)
             features = StatementFeatures(
                 trust=query.trust,
@@ -176,21 +179,21 @@ def candidates_of(
                 behind=_score(query, passages[0]) - _score(query, passage),
                 rank=place,
                 length=math.log(len(statement.text)),
-                expected=agreement(question.text, statement.text),
-                code=float(names_code(query.text, statement.text, passage.headings)),
+                expected=agrees(statement.text),
+                code=float(asked_codes.are_named(statement.text, passage.headings)),
             )
             before = terms
-            if not is_about_another(query.text, statement.text, passage.headings):
+            if not asked_codes.are_others(statement.text, passage.headings):
                 candidate = Candidate(passage=place, statement=statement, features=features)
                 found.setdefault(statement.text, candidate)
     return list(found.values())
 
 
 class QuestionMeasures:
-    """Measures of a question. Most are computed once, the rest for an order of the candidates."""
+    """Measures of a question. Most are computed once, the others for each order of the candidates."""
 
     def __init__(self, retriever: Retriever, query: Query, passages: Sequence[FoundPassageText]) -> None:
-        """Takes the arguments of `candidates_of`, with at least one passage."""
+        """Arguments: see `candidates_of`. There is at least one passage."""
         share_in = _share_in(_rarities(retriever, query.text))
         texts = ["\n".join([*passage.headings, passage.text]) for passage in passages]
         self._features = partial(
@@ -233,11 +236,11 @@ def _rarities(retriever: Retriever, question: str, *, of_parts: bool = False) ->
 def _share_in(rarity: Mapping[str, float]) -> Callable[[frozenset[str]], float]:
     """Return a function for the share of a question's terms among some terms, weighted by rarity, 0 to 1."""
     total = sum(rarity.values())
-    return lambda terms: sum(r for term, r in rarity.items() if term in terms) / total if total else 0.0
+    return cache(lambda terms: sum(r for term, r in rarity.items() if term in terms) / total if total else 0.0)
 
 
 def terms_of(text: str) -> frozenset[str]:
-    return frozenset(map(stem, words(text))) | codes(text)
+    return frozenset(map(stem, dict.fromkeys(words(text)))) | codes(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,8 +271,8 @@ MODELS = ("relevance", "statement", "written", "written_statement")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerabilityClassifier:
-    """The fitted models. Two are for questions in languages that the embedder knows, two use only words and are for
-    other languages. The thresholds hold for both, because the probabilities of `written` are shifted accordingly.
+    """The fitted models. Two models are for languages that the embedder knows, and two use only words, for other
+    languages. The thresholds are valid for both, because the probabilities of `written` are shifted accordingly.
     """
 
     embedder: str  # embedder of the fitted models
@@ -310,7 +313,7 @@ def as_json(classifier: AnswerabilityClassifier) -> str:
 
 
 def rule_of_thumb(embedder: str, ranker: str) -> AnswerabilityClassifier:
-    """Return a classifier for an embedder without fitted models: the ranker decides, at about its own bar."""
+    """Return a classifier for an embedder without fitted models. The ranker decides, near its own threshold."""
 
     def model(**features: tuple[float, float, float]) -> LogisticModel:
         weights, means, deviations = ({name: of[n] for name, of in features.items()} for n in range(3))

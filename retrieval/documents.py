@@ -1,6 +1,6 @@
 """Documents as plain-text blocks, and the passages that are cut from them.
 
-Only values: nothing here reads files. No markup is left except list markers.
+Values only: this code reads no files. They contain no markup except list markers.
 
 `cut` divides a text at paragraphs, else lines (list items, table rows), else sentences, else words, else characters
 (for example Chinese without punctuation). Only white space at the cuts is lost.
@@ -102,7 +102,7 @@ _UNEVENNESS = 1.15  # parts may exceed an equal share by this factor, to end at 
 
 
 def cut(text: str, count_tokens: CountTokens, max_tokens: int) -> list[str]:
-    """Return parts of at most `max_tokens` tokens by `count_tokens`, about equally long. None is empty."""
+    """Return non-empty parts of at most `max_tokens` tokens by `count_tokens`, about equally long."""
     total = count_tokens(text)
     if total <= max_tokens:
         return [text] if text.strip() else []
@@ -138,7 +138,7 @@ def _pieces(text: str, place: re.Pattern[str]) -> list[str]:
 
 
 def _how_many(pieces: Sequence[str], start: int, count: CountTokens, aim: int) -> int:
-    """Return how many pieces from `start` fit the aim. Doubles, then bisects, because counting long texts is slow."""
+    """Return the number of pieces from `start` that fit `aim`, with few counts, because counting long texts is slow."""
 
     def length(number: int) -> int:
         return count("".join(pieces[start : start + number]))
@@ -241,8 +241,8 @@ class _Splitter:
         length = self.count(text)
         if is_whole and length <= self.limit * _JOIN_UP_TO:
             return _Piece(path, text)
-        has_tiny = any(self.count(piece.text) <= self.limit * _TINY for piece in (first, second))
-        return _Piece(path, text, is_whole) if has_tiny and length <= self.limit else None
+        fits = length <= self.limit and any(self.count(piece.text) <= self.limit * _TINY for piece in (first, second))
+        return _Piece(path, text, is_whole) if fits else None
 
 
 def _below(piece: _Piece, path: tuple[str, ...]) -> str:

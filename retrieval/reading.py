@@ -1,7 +1,7 @@
 """Finds files, and reads them in a separate process with limits of time and memory.
 
 A hostile file can cost a minute but cannot stop the server. A child that exceeds a limit is replaced. It is not a
-sandbox: it may open every file that its user may open. Requests and responses are lines of JSON on standard input and
+sandbox: it can open every file that its user can open. Requests and responses are lines of JSON on standard input and
 output, so a file that takes over the child can only produce a wrong document. The child never imports torch.
 """
 
@@ -160,7 +160,7 @@ class _Child:
 
 
 def _collect(source: IO[bytes], responses: "queue.SimpleQueue[bytes]") -> None:
-    """Collect responses in a thread, so that a pipe can be read with a time limit on every system. Ends with b""."""
+    """Collect responses in a thread, so that a pipe can be read with a time limit on every system. The last is b""."""
     line = b"start"
     while line:
         try:
@@ -171,14 +171,14 @@ def _collect(source: IO[bytes], responses: "queue.SimpleQueue[bytes]") -> None:
 
 
 def _document(response: bytes | None, path: Path) -> Document:
-    """Return the document in the child's response, after checks: it is trusted as little as the file."""
+    """Return the document in the child's response. It is checked, because it is as untrusted as the file."""
     try:
         fields = json.loads(response or b"null")
         if "reason" in fields:
             raise UnreadableDocument(path, printable(fields["reason"]))
         return _DOCUMENT.validate_python(fields | {"path": path})
     except (ValueError, TypeError, RecursionError):
-        raise UnreadableDocument(path, "the reader stopped unexpectedly on it") from None
+        raise UnreadableDocument(path, "the program that reads files crashed on it") from None
 
 
 def main() -> None:

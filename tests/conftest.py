@@ -44,6 +44,17 @@ def _any_pace():
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _read_here():
+    """Let this process read files, as in a `tiny_desk`."""
+    from reading_here import ReaderHere
+
+    with pytest.MonkeyPatch.context() as patched:
+        for place in ("app.knowledge.ingest", "app.knowledge.uploads"):
+            patched.setattr(f"{place}.FileReader", ReaderHere)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _no_waiting_for_disks():
     """Make os.fsync do nothing: tests do not lose power, and waiting for the disk takes long."""
     with pytest.MonkeyPatch.context() as patched:
@@ -52,18 +63,28 @@ def _no_waiting_for_disks():
 
 
 @pytest.fixture(scope="session")
-def bundled_model(tmp_path_factory):
-    """The bundled model, dequantised once for all test processes, in the folder `models` that a data folder has: that
-    takes half a minute. Gives the folder of the model; its parent is `models`.
+def models(tmp_path_factory):
+    """A folder `models`, as a data folder has one, of all test processes: code is compiled once."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "models"
+
+
+@pytest.fixture(scope="session")
+def bundled_model(models):
+    """The folder of the bundled model, converted once for all test processes. Quicker than by itself: all rows of a
+    matrix are as the first, because no test needs them, and parts of its file are plain arrays.
     """
+    import gguf
+    import numpy
+
     from cache.memory.keys import file_digest
     from cache.model.loading import bundled_gguf, convert_gguf
 
-    base = tmp_path_factory.getbasetemp()
-    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    path = bundled_gguf()
-    with FileLock(base / "models.lock"):
-        return convert_gguf(path, base / "models" / file_digest(path).replace(":", "-"))
+    path, dequantize, memmap = bundled_gguf(), gguf.dequantize, numpy.memmap
+    with FileLock(models.with_suffix(".lock")), pytest.MonkeyPatch.context() as patched:
+        patched.setattr(gguf, "dequantize", lambda data, kind: dequantize(data[:1], kind).repeat(len(data), axis=0))
+        patched.setattr(numpy, "memmap", lambda *given, **options: memmap(*given, **options).view(numpy.ndarray))
+        return convert_gguf(path, models / file_digest(path).replace(":", "-"))
 
 
 @pytest.fixture(scope="session")
@@ -77,11 +98,12 @@ def chromium(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def tiny_folder(tmp_path_factory):
+def tiny_folder(models):
     """The tiny model in a folder, for processes that load it; its parent is for what is made of it."""
     from tiny import save
 
-    return save(tmp_path_factory.mktemp("models") / "tiny")
+    with FileLock(models.with_suffix(".lock")):
+        return folder if (folder := models / "tiny").is_dir() else save(folder)
 
 
 @pytest.fixture(scope="session")

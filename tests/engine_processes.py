@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import torch
 
 from cache.engine.request import Limits
-from cache.serving import engine_process, engine_server
+from cache.serving import child_process, engine_server
 from cache.serving.messages import EngineSpec
 
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -48,7 +48,7 @@ def serve(end):
 def fork_engines(patched):
     """From now on engines' processes are forked. patched: a `MonkeyPatch`."""
     names = SimpleNamespace(Popen=Forked, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired)
-    patched.setattr(engine_process, "subprocess", names)
+    patched.setattr(child_process, "subprocess", names)
     first = CONTEXT.Process(target=int)  # nobody waits for the imports later
     first.start()
     first.join()

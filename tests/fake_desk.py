@@ -63,7 +63,7 @@ class FakeStream:
                 time.sleep(self._desk.piece_s)
         if said != answer.answer:
             if not said:
-                raise DeskError("there is no answer: it was stopped before it began", code="no-answer")
+                raise DeskError("the answer was stopped before it began", code="no-answer")
             answer = replace(answer, answer=said, notice="Stopped before the end.")
         self._desk.store(self._question, answer, owner=self._owner, replaces=self._replaces)
         self._answer = answer

@@ -39,6 +39,6 @@ def add_revision(
     lines = "".join(f"    {line}\n" for line in upgrade.splitlines())
     (revisions / "later.py").write_text(
         "import sqlalchemy as sa\nfrom alembic import op\n\n"
-        f"revision, down_revision = {LATER!r}, {latest!r}\n\n\ndef upgrade() -> None:\n{lines}"
+        f"revision = {LATER!r}\ndown_revision = {latest!r}\n\n\ndef upgrade() -> None:\n{lines}"
     )
     patch.setattr(migrate, "REVISIONS", revisions)

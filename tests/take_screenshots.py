@@ -56,13 +56,21 @@ def long_conversation(page: Page) -> None:
         until(lambda number=number: len(page.all("#wd-transcript .wd-question")) == number)
 
 
-def with_menu(page: Page) -> None:
+def with_list(page: Page) -> None:
+    """On a phone it is closed at first."""
+    until(lambda: page.script("return document.querySelector('#wd-list li') !== null"))
+    if not page.all("#wd-list li"):
+        page.press("[data-act=menu]")
     page.one("#wd-list li")
+
+
+def with_menu(page: Page) -> None:
+    with_list(page)
     page.script("document.querySelector('.wd-more').open = true")
 
 
 def deleted(page: Page) -> None:
-    page.one("#wd-list li")
+    with_list(page)
     page.script("document.querySelector('.wd-delete').click()")
     page.one(".wd-undo")
 
@@ -83,12 +91,13 @@ def talked(page: Page, state: HandoffState) -> None:
 def many(page: Page) -> None:
     """A thousand conversations, of which the list shows the latest."""
     desk, first = page.site.desk, page.site.desk.first
-    answer = desk.turns(desk.conversations(first)[0].id, first)[-1].answer
-    assert answer is not None
+    turns = (turn for one in desk.conversations(first) for turn in desk.turns(one.id, first))
+    answer = next(turn.answer for turn in turns if turn.answer is not None)
     for number in range(1000):
         when = datetime.now(UTC) - timedelta(hours=number)
         desk.store(f"Question {number} of a busy customer", replace(answer, conversation_id=desk.new_id()), when, first)
     page.driver.refresh()
+    with_list(page)
     until(lambda: len(page.all("#wd-list li")) > 20)
 
 
@@ -126,6 +135,7 @@ def take(page: Page, name: str, path: str, show: Callable[[Page], object]) -> No
     for of, (prefers, width, language) in LOOKS.items():
         look(page.driver, prefers, width)
         page.driver.execute_cdp_cmd("Network.setUserAgentOverride", {"userAgent": agent, "acceptLanguage": language})
+        page.script("sessionStorage.clear(); localStorage.clear()")  # the widget would go on with its conversation
         page.go(path.format(conversation=page.site.conversation))
         show(page)
         time.sleep(0.3)  # transitions

@@ -138,7 +138,7 @@ def test_accounts_are_added_changed_and_removed(site):
     assert ann.get("/admin/accounts").status_code == 403
     assert password not in admin.get("/admin/accounts").text, "shown once"
     assert admin.post("/admin/accounts/role", data={"name": "ann", "role": "admin"}).status_code == 303
-    assert ann.get("/admin/accounts").status_code == 401, "its sign-ins ended"
+    assert ann.get("/admin/accounts").status_code == 401, "its sessions ended"
     again = re.findall(r"<code>([\w-]+)</code>", admin.post("/admin/accounts/password", data={"name": "ann"}).text)[0]
     assert sign_in(site, "ann", again).get("/admin/accounts").status_code == 200
     assert admin.post("/admin/accounts/remove", data={"name": "ann"}).status_code == 303

@@ -371,7 +371,7 @@ def test_nothing_is_written_outside_of_the_folder(tmp_path, member):
 def test_what_no_backup_holds_is_not_put_back(tmp_path, name):
     """Was wrong once: compiled code in models/ was restored, and run at the next start."""
     file = packed(tmp_path / "bad.tar.gz", (named("uploads/a.md"), b"# A"), (named(name), b"code"))
-    with pytest.raises(DeskError, match=re.escape(f"{name!r}, as no backup does")) as caught:
+    with pytest.raises(DeskError, match=re.escape(f"contains {name!r}, so it is not a backup")) as caught:
         restore_folder(Settings(data_dir=tmp_path / "desk"), file)
     assert (caught.value.code, list(tmp_path.iterdir())) == ("archive-damaged", [file])
 

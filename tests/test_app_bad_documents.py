@@ -43,7 +43,7 @@ def names(desk: Service) -> list[str]:
     ("part", "reason"),
     [
         ("embedder", "it cannot be embedded: tensor of the wrong size"),
-        ("numbers", "it cannot be embedded: the embedder hash-256 gave a vector with undefined numbers"),
+        ("numbers", "it cannot be embedded: the embedder hash-256 returned a vector with undefined numbers"),
         ("tokenizer", "it cannot be cut into passages: tensor of the wrong size"),
     ],
 )

@@ -53,14 +53,14 @@ def test_lines_of_every_kind_are_read(tmp_path):
     ("text", "message"),
     [
         ("", "has no questions"),
-        ("{}", "line 1: each line is"),
-        ('"fine"\nnot json', "line 2: each line is"),
-        ('{"question": 7}', "line 1: each line is"),
-        ('{"question": "x", "history": ["y"]}', "line 1: each line is"),
-        ('{"question": "x", "history": ["ab"]}', "line 1: each line is"),
-        ('{"question": "x", "history": [["a", 7]]}', "line 1: each line is"),
-        ("[1]", "line 1: each line is"),
-        ("[" * 100_000, "line 1: each line is"),
+        ("{}", "line 1: write "),
+        ('"fine"\nnot json', "line 2: write "),
+        ('{"question": 7}', "line 1: write "),
+        ('{"question": "x", "history": ["y"]}', "line 1: write "),
+        ('{"question": "x", "history": ["ab"]}', "line 1: write "),
+        ('{"question": "x", "history": [["a", 7]]}', "line 1: write "),
+        ("[1]", "line 1: write "),
+        ("[" * 100_000, "line 1: write "),
     ],
 )
 def test_a_bad_file_is_one_clear_line(text, message, tmp_path):
@@ -87,7 +87,7 @@ def test_answers_come_in_order_and_equal_those_asked_alone(tmp_path, capsys):
         times = entry["timings_ms"]
         assert times["total"] >= times["ttft"] >= times["retrieve"] > 0
         assert not {"conversation_id", "message_id"} & set(entry), "it belongs to no conversation"
-    print_batch(result)
+    print_batch(batch_json(result))
     out = capsys.readouterr().out
     assert "4 answers in" in out
     assert "from a cold start" in out
@@ -118,7 +118,7 @@ def test_a_question_that_fails_takes_no_other_along(tmp_path, capsys):
     assert result.groups == (("r",),)
     assert result.cold_grouped == result.cold_ungrouped == fine["usage"]["prompt_tokens"]
     assert progress == [(done, 4) for done in range(1, 5)]
-    print_batch(result)
+    print_batch(batch_json(result))
     out = capsys.readouterr().out
     assert "not answered: the question is empty" in out
     assert "2 not answered" in out
@@ -137,13 +137,13 @@ def test_totals_that_cannot_be_counted_lose_no_answers(tmp_path, monkeypatch):
     def fail(*_: object) -> None:
         raise CapacityError("too little")
 
-    monkeypatch.setattr("app.desk.batch.count_tokens", fail)
+    monkeypatch.setattr("cache.analysis.memory_plan.count_tokens", fail)
     with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages")) as desk:
         result = desk.batch(read_questions(write(tmp_path, LINES)), lambda done, total: None)
     assert len(result.answers) == 4
     tokens = batch_json(result)["tokens"]
     assert tokens["computed_cold_grouped"] is tokens["computed_cold_ungrouped"] is None
-    print_batch(result)
+    print_batch(batch_json(result))
 
 
 @pytest.fixture
@@ -212,7 +212,7 @@ def test_an_interrupted_batch_goes_on_from_its_output(
     [
         ("notes\n", "line 1 is not an answer"),
         ('{"id": "1", "question": "other", "answer": "x"}\n', "answers an unknown question"),
-        ("notes", "other lines than answers"),
+        ("notes", "lines that are not answers"),
     ],
 )
 def test_an_output_of_something_else_is_left_alone(text, message, tmp_path):

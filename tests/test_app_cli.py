@@ -18,6 +18,7 @@ from app.storage.lock import lock_data_folder
 from evals.answers.helpdesk import measure_helpdesk
 from evals.answers.search_calibration import Calibration
 from retrieval.answerability import load_classifier, rule_of_thumb
+from retrieval.reading import FileReader
 
 pytestmark = pytest.mark.bundled
 
@@ -85,7 +86,7 @@ def test_a_help_desk_is_measured_by_contract(run, tmp_path, monkeypatch):
     assert run(*asked).out.startswith("| figure | value |")
 
 
-def test_the_whole_line_by_contract_and_for_people(run, tmp_path, pages):
+def test_the_whole_line_by_contract_and_for_people(run, tmp_path, pages, monkeypatch):
     report = run("ingest", str(pages), "--json").document
     keys = (
         "documents passages unchanged replaced removed failed warnings changes modules passages_per_s timings_s seconds"
@@ -118,6 +119,7 @@ def test_the_whole_line_by_contract_and_for_people(run, tmp_path, pages):
     assert "prompt tokens reused" in run("stats").out
     assert "Gift cards" in run("documents").out
     (tmp_path / "broken.md").write_bytes(b"\x00\x01\x02" * 50)
+    monkeypatch.setattr("app.knowledge.ingest.FileReader", FileReader)  # with a process of its own, as always
     assert "skipped" in run("ingest", str(tmp_path / "broken.md")).out
 
     stats = run("stats", "--json").document

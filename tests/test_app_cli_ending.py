@@ -28,6 +28,29 @@ def test_it_ends_without_taking_everything_apart(arguments, status):
     assert "taken apart" not in ran.stdout
 
 
+LISTS = """
+import sys
+from app.cli.main import main
+
+folder = sys.argv[1]
+for command in ("accounts list", "keys list", "documents --json", "sync list", "stats", f"backup {folder}.tar.gz"):
+    sys.argv = ["warmdesk", *command.split(), "--data-dir", folder]
+    try:
+        main()
+    except SystemExit as ended:
+        assert not ended.code, command
+heavy = {"torch", "transformers", "sentence_transformers", "faiss", "gradio", "scipy", "sklearn", "safetensors", "peft"}
+print("loaded", *sorted(heavy & sys.modules.keys()))
+"""
+
+
+def test_a_list_loads_no_library_of_models(tmp_path):
+    ran = subprocess.run(
+        [sys.executable, "-c", LISTS, str(tmp_path / "desk")], capture_output=True, text=True, timeout=60
+    )
+    assert (ran.returncode, ran.stdout.splitlines()[-1:]) == (0, ["loaded"]), ran.stdout + ran.stderr
+
+
 def test_a_reader_that_leaves_is_no_error():
     command = subprocess.Popen(
         [sys.executable, "-c", COMMAND, "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -176,7 +176,6 @@ def test_full_disk_undoes_the_transaction(database):
 
 
 def test_another_writer_does_not_finish(path, monkeypatch):
-    open_database(f"sqlite:///{path}").close()
     monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_MS", 50)
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -324,7 +323,7 @@ def test_a_transaction_that_hangs_is_ended_by_the_server_on_postgres(postgres_ur
                 wait_until(lambda: other.values(there) == [0])  # type: ignore[arg-type]
                 session.execute(its)
 
-        with one_line("database-lost", "broke off the connection"):
+        with one_line("database-lost", "closed the connection"):
             hang()
         store(other, "b")
 
@@ -335,13 +334,12 @@ def test_one_that_begins_while_another_migrates_waits_for_it_on_postgres(postgre
     monkeypatch.setitem(postgres_file._SESSION, "lock_timeout", "20ms")
     migrating, go_on = threading.Event(), threading.Event()
 
-    def slow(connection: Connection) -> bool:
+    def slow(connection: Connection, name: str) -> None:
         migrating.set()
         go_on.wait()
-        return is_new(connection)
+        migrate.migrate(connection, name)
 
-    is_new = migrate.is_new
-    monkeypatch.setattr(migrate, "is_new", slow)
+    monkeypatch.setattr("app.storage.database.migrate", slow)
     long = (
         "SELECT pid FROM pg_stat_activity WHERE wait_event = 'advisory' AND clock_timestamp() - query_start > '0.1 s'"
     )
@@ -368,7 +366,7 @@ def test_a_connection_that_breaks_off_while_writing_on_postgres(postgres, databa
             break_connections(postgres)
             session.execute(select(1))
 
-    with one_line("database-lost", "broke off the connection"):
+    with one_line("database-lost", "closed the connection"):
         write()
     assert keys(database) == []
     store(database, "b")

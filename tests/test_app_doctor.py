@@ -55,7 +55,7 @@ def test_too_little_room_is_told_with_what_is_wanted(tmp_path, monkeypatch):
     assert free_space(Settings(data_dir=tmp_path)) == "3 GB free, of which encoded passages leave 512 MB"
     for free[0], words in (
         (700 << 20, "700 MB are free; Warmdesk needs 2048 MB"),
-        (300 << 20, "make room until 512 MB"),
+        (300 << 20, "are deleted until 512 MB"),
     ):
         with pytest.raises(DeskError, match=words):
             free_space(Settings(data_dir=tmp_path))
@@ -135,7 +135,7 @@ def test_uploads_that_an_older_version_left_half_done_are_told(tmp_path, wrong):
             file.write_text("# Lamps\n\nA lamp costs 6.\n")
         found = run(documents, settings)
     assert not found.ok
-    assert f"as of {file}: upload it again" in found.detail
+    assert f"for example {file}: upload the file again" in found.detail
 
 
 def test_a_damaged_search_calibration_is_told_with_its_name_and_what_to_do(tmp_path):

@@ -20,6 +20,7 @@ from app.web.document_routes import FAILED, add_document_routes
 from app.web.rendering import problem_words
 from app.web.server import MAX_UPLOAD
 from retrieval.loaders.load import MAX_BYTES
+from retrieval.reading import FileReader
 
 
 @pytest.fixture
@@ -92,6 +93,7 @@ def test_what_is_too_large_or_cannot_be_read_leaves_the_former_file(tmp_path, mo
     monkeypatch.setattr("app.knowledge.uploads.MAX_BYTES", 100)
     file = tmp_path / "a.md"
     keep_file(file, b"x" * 100)
+    monkeypatch.setattr("app.knowledge.uploads.FileReader", FileReader)  # with a process of its own, as always
     with pytest.raises(DeskError) as caught:
         keep_file(file, data)
     assert caught.value.code == code

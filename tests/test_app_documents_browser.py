@@ -109,7 +109,7 @@ def test_a_folder_that_is_not_there_is_said_at_once_and_later(page):
 def test_a_collection_is_forgotten_after_a_question(page, site):
     click(page, "[data-act=forget-collection][data-collection=shop]")
     assert "Forget every document of “shop” (1)?" in confirm(page)
-    until(lambda: "Every document of “shop” is forgotten (1)" in text(page, "#collection-said"))
+    until(lambda: "All documents of “shop” are deleted (1)" in text(page, "#collection-said"))
     until(lambda: "shop" not in text(page, "#documents"))
     assert list(site.desk.listed) == ["/help/plain.md"]
 

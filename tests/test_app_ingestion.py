@@ -384,8 +384,8 @@ def test_one_run_at_a_time(tmp_path, pages):
 
 
 def test_progress_names_every_stage_and_ends_with_all_of_it(tmp_path, pages, monkeypatch):
-    monkeypatch.setattr("app.knowledge.ingest.EMBEDDED_AT_ONCE", 2)
-    monkeypatch.setattr("app.knowledge.warm.AT_ONCE", 1)
+    for name, number in (("search.EMBEDDED_AT_ONCE", 2), ("ingest.READ_AT_ONCE", 2), ("warm.AT_ONCE", 1)):
+        monkeypatch.setattr(f"app.knowledge.{name}", number)
     seen: list[tuple[str, int, int]] = []
     with small_desk(tmp_path / "desk") as desk:
         desk.ingest([pages], lambda *event: seen.append(event))

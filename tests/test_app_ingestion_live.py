@@ -187,7 +187,7 @@ def vectors_of(desk: Service) -> dict[tuple[str, int], list[list[float]]]:
 
 
 def test_what_was_embedded_before_an_interruption_is_not_embedded_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("app.knowledge.ingest.EMBEDDED_AT_ONCE", 4)
+    monkeypatch.setattr("app.knowledge.search.EMBEDDED_AT_ONCE", 4)
     pages = many(tmp_path / "pages", 5)
     first, second, whole = CountingEmbedder(), CountingEmbedder(), CountingEmbedder()
     with counting_desk(tmp_path / "desk", first) as desk:
@@ -228,7 +228,7 @@ import torch
 torch.set_num_threads(1)
 from pathlib import Path
 from sqlalchemy import text
-import app.knowledge.ingest, app.knowledge.warm
+import app.knowledge.ingest, app.knowledge.search, app.knowledge.warm
 from app.knowledge.ingest import CHOOSING
 from app.storage.library import Library
 from desks import small_desk
@@ -244,7 +244,7 @@ def in_a_process(program: str, *arguments: Path | str) -> str:
 
 
 KILLED = '''
-app.knowledge.ingest.BATCH, app.knowledge.ingest.EMBEDDED_AT_ONCE = 4, 2
+app.knowledge.ingest.BATCH, app.knowledge.ingest.READ_AT_ONCE, app.knowledge.search.EMBEDDED_AT_ONCE = 4, 2, 2
 app.knowledge.warm.AT_ONCE = 2
 
 def ingest(folder, last):
@@ -332,13 +332,17 @@ def stored_at_each_batch(desk: Service, monkeypatch: pytest.MonkeyPatch) -> list
     return sizes
 
 
-@pytest.mark.parametrize(("step", "expected"), [(BATCH_S, [1] * 6), (BATCH_S / 2, [2] * 3), (0.0, [6])])
+@pytest.mark.parametrize(("step", "expected"), [(BATCH_S, [1] * 6), (BATCH_S / 2, [2] * 3), (0.0, [4, 2])])
 def test_a_batch_ends_by_time(tmp_path, monkeypatch, step, expected):
-    """step: seconds by which the clock goes on whenever it is read: once as a batch begins, then after each file."""
+    """step: seconds by which the clock goes on whenever it is read: once as a batch begins, then after each file. It
+    also goes on while the tokenizer is loaded, which ends no batch. It is not known how long the first passages take.
+    """
     with small_desk(tmp_path / "desk") as desk:
         sizes = stored_at_each_batch(desk, monkeypatch)
-        seconds = count()
-        monkeypatch.setattr(desk._ingestion, "_clock", lambda: next(seconds) * step)
+        seconds, loaded, ingestion = count(), list[str](), desk._ingestion
+        real = ingestion._count
+        monkeypatch.setattr(ingestion, "_count", lambda text: (loaded.append(text), real(text))[1])
+        monkeypatch.setattr(ingestion, "_clock", lambda: next(seconds) * step + bool(loaded) * BATCH_S)
         desk.ingest([many(tmp_path / "pages", 6)], warm=False)
     assert sizes == expected
 
@@ -391,7 +395,7 @@ def test_an_embedder_that_is_given_up_while_its_vectors_are_stored_leaves_none(t
 
 
 KILLED_AGAIN = '''
-app.knowledge.ingest.BATCH, app.knowledge.ingest.EMBEDDED_AT_ONCE = 2, 2
+app.knowledge.ingest.BATCH, app.knowledge.ingest.READ_AT_ONCE, app.knowledge.search.EMBEDDED_AT_ONCE = 2, 2, 2
 app.knowledge.ingest.CHOSEN_AT_ONCE, app.knowledge.warm.AT_ONCE = 2, 2
 
 def run(folder):

@@ -156,7 +156,7 @@ def test_a_reader_leaves_an_older_database_alone_and_says_what_to_do(older):
 
 def test_a_reader_makes_no_database(path):
     for content in (None, b""):
-        with one_line("no-database", "is not there yet, or empty: ingest documents first"):
+        with one_line("no-database", "does not exist or is empty: ingest documents first"):
             open_database(f"sqlite:///{path}", upgrade=False)
         assert [file.read_bytes() for file in path.parent.iterdir()] == ([] if content is None else [content])
         path.write_bytes(b"")

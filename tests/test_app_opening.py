@@ -1,5 +1,6 @@
 """What a desk answers before it is open, and that the application takes over with its own start and end."""
 
+import gc
 import signal
 import socket
 import threading
@@ -18,7 +19,7 @@ from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.storage.people import Accounts
 from app.web.middleware import Opening
-from app.web.serve import DeskServer, bind, serve
+from app.web.serve import DeskServer, bind, permanent, serve
 from cache.errors import CacheError
 from cache.serving.interface import EngineInterface
 from cache.serving.messages import EngineSpec
@@ -133,6 +134,20 @@ def test_a_start_that_fails_leaves_the_first_password_to_the_next(tmp_path, monk
     finally:
         signal.signal(signal.SIGTERM, before)
     assert "password" not in capsys.readouterr().out
+
+
+def test_garbage_collections_do_not_examine_what_was_loaded():
+    try:
+        with pytest.raises(DeskError), permanent():
+            unready()
+        assert gc.isenabled(), "also after an error"
+        with permanent():
+            assert not gc.isenabled()
+            loaded = [object() for _ in range(3)], {}
+        assert gc.isenabled()
+        assert not any(one is loaded for one in gc.get_objects())
+    finally:
+        gc.unfreeze()
 
 
 def unready() -> None:

@@ -1,6 +1,8 @@
 """What one visitor, and one address, may have of the desk's time."""
 
 import asyncio
+import itertools
+import socket
 import time
 
 import pytest
@@ -10,7 +12,9 @@ from app.access import limits
 from app.access.limits import Rate
 from app.domain.callers import NOBODY, Caller
 from app.web import pacing
+from app.web.middleware import Opening
 from app.web.pacing import AT_ONCE, BROWSERS_AT_AN_ADDRESS, FAILED, PAGE, REFUSED_S, Pacing
+from app.web.serve import ACCEPTED_AT_ONCE, DeskServer, bind
 
 pytestmark = pytest.mark.anyio
 IN_A_ROW = 100
@@ -83,7 +87,8 @@ async def test_a_page_counts_as_several(monkeypatch):
     assert passed == IN_A_ROW // PAGE
 
 
-async def test_what_fails_counts_as_several():
+async def test_what_fails_counts_as_several(monkeypatch):
+    monkeypatch.setattr(pacing, "A_SECOND", 1e-6)
     sent = Sent()
     for _ in range(IN_A_ROW // FAILED):
         assert await sent.passed(ANN, 1) == 1
@@ -115,6 +120,24 @@ async def test_only_so_many_requests_of_a_visitor_are_answered_at_once():
     await asyncio.gather(*asking)
     assert len(answering) == AT_ONCE + 9
     assert not sent.pacing._turns, "nothing is kept of who asks nothing"
+
+
+async def test_many_new_connections_leave_turns_to_others():
+    listener = bind("127.0.0.1", 0)
+    server = DeskServer(Opening(lambda: ["models"]), lambda: None)
+    serving = asyncio.create_task(server.serve([listener]))
+    while not server.started:
+        await asyncio.sleep(0.01)
+    connections, turns = server.server_state.connections, [0]
+    visitors = [socket.create_connection(listener.getsockname()) for _ in range(8 * ACCEPTED_AT_ONCE)]
+    while turns[-1] < len(visitors):
+        await asyncio.sleep(0)
+        turns.append(len(connections))
+    assert max(after - before for before, after in itertools.pairwise(turns)) <= 2 * ACCEPTED_AT_ONCE
+    for visitor in visitors:
+        visitor.close()
+    server.should_exit = True
+    await serving
 
 
 class Clock:

@@ -177,7 +177,7 @@ def test_contacts_are_links_only_where_the_desk_speaks_itself(desk):
 def test_dashboard_numbers():
     overview = make_overview(NOW)
     text = check(admin("tiles", overview))
-    for shown in ("78%", "186,495 of 238,670", "131 ms", "842 ms", "82% of the questions", "10%: shown what may help"):
+    for shown in ("78%", "186,495 of 238,670", "131 ms", "842 ms", "82% of the questions", "10%: possible answers"):
         assert shown in text
     assert "of 1.00 GiB" in check(admin("memory", overview))
     for reason in REASONS:

@@ -62,7 +62,7 @@ def test_a_question_that_was_not_answered_becomes_an_faq(desk, browser):
     assert {browser.one(f"#{name}").get_attribute("value") for name in ("question", "wordings")} == {GAP, OTHER_WORDS}
     browser.one("#answer").send_keys(ANSWER)
     browser.press("#faq button")
-    assert browser.sees("#outcome", "Asked again, it is answered by the FAQ:")
+    assert browser.sees("#outcome", "The FAQ now answers this question:")
     assert browser.one("#outcome blockquote").text == ANSWER
     assert browser.sees("#pairs", ANSWER)
 
@@ -70,7 +70,7 @@ def test_a_question_that_was_not_answered_becomes_an_faq(desk, browser):
         ask(browser, question)
         assert browser.sees("#wd-transcript .wd-text", ANSWER)
     go(browser, f"/admin/search?question={GAP}")
-    assert browser.sees("#decision", "The FAQ answers by itself.")
+    assert browser.sees("#decision", "The FAQ answers alone.")
 
     go(browser, "/admin/faq")
     assert browser.one("#documents td.wd-num").text.startswith("2")  # answers by itself are counted

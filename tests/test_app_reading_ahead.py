@@ -11,7 +11,7 @@ from waiting import wait_until
 from app.cli.demo import serve_demo
 from app.desk.service import Service
 from app.domain.errors import DeskError
-from app.domain.progress import PassagesRead
+from app.domain.progress import PassagesRead, no_progress
 from app.knowledge.prompts import PassageText
 from cache.errors import CacheError
 
@@ -120,6 +120,31 @@ def test_a_desk_that_closes_while_it_reads_loses_nothing(tmp_path, pages):
     with small_desk(tmp_path / "desk", device_memory=64 << 20) as service:
         assert read_ahead(service).wait(LONG_S)
         assert all(stored(service))
+
+
+def test_a_question_waits_for_little_of_what_is_being_read_and_that_is_read_next(tmp_path, monkeypatch, pages):
+    monkeypatch.setattr("app.answering.prepare.READ_S", 0.0)
+    monkeypatch.setattr("app.knowledge.warm.AT_ONCE", 1)
+    with small_desk(tmp_path / "desk") as service:
+        service.ingest([pages], warm=False)
+        in_flight, ids, order = service._in_flight, service.library.all_ids(), list[str]()
+        in_flight.unread.update(ids)
+
+        def documents() -> list[str]:
+            return [one.document for one in finish(service, "Can I return a gift card?").modules if one.document]
+
+        assert len(documents()) == 1
+        wanted = [f"{one.document}#0" for one in service.library.passages(in_flight.wanted)]
+        assert len(wanted) == 1
+        encode = service.engine.encode
+        monkeypatch.setattr(
+            service.engine, "encode", lambda some: (order.extend(s.name for s in some), encode(some))[1]
+        )
+        service._warming.encode(ids, no_progress)
+        assert order[:1] == wanted
+        assert len(order) == len(ids)
+        assert not in_flight.unread
+        assert len(documents()) == 2
 
 
 def test_a_demo_serves_before_the_model_has_read_and_compares_then(tmp_path, monkeypatch, capsys):

@@ -21,6 +21,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from app.access.identity import owner_of_user
 from app.cli.reports import print_old_copies
 from app.cli.running_desk import find_running, order, read_events
+from app.desk.output import answer_json
 from app.desk.service import Changes, Service
 from app.domain.callers import COMMAND_LINE
 from app.domain.documents import UnreadFile
@@ -28,7 +29,7 @@ from app.domain.errors import DeskError
 from app.domain.progress import Progress, no_progress
 from app.knowledge.ingest import IngestReport
 from app.storage.lock import SOCKET_FILE, lock_data_folder
-from app.web.document_routes import FAILED
+from app.web.document_routes import FAILED, events
 from app.web.serve import command_socket
 
 
@@ -141,6 +142,44 @@ def test_a_visitor_is_named_in_one_way(run, whose):
     for what in ("export", "delete"):
         wrong, status = run("visitors", what, *whose)
         assert (wrong["error"]["code"], status) == ("usage", 1)
+
+
+def test_a_served_desk_answers_the_commands(tmp_path, run, warmdesk):
+    """It shows what it has in memory, and a batch is kept line by line."""
+    questions, output = tmp_path / "questions.jsonl", tmp_path / "answers.jsonl"
+    questions.write_text('{"id": "a", "question": "What do gift cards cost?"}\n{"question": "How are returns sent?"}\n')
+    with small_desk(tmp_path / "desk") as desk, served(tmp_path / "desk", desk):
+        desk.ingest([write_pages(tmp_path / "pages")])
+        answer, status = run("ask", "How long do returns take?")
+        (turn,) = [turn for turn in desk.turns(answer["conversation_id"]) if turn.answer is not None]
+        assert (status, answer) == (0, json.loads(json.dumps(answer_json(turn.answer))))
+        _, printed, _ = warmdesk("ask", "How long do returns take?", "--data-dir", tmp_path / "desk")
+        assert printed.startswith(answer["answer"])
+        said, status = run("ask", "Where?", "--conversation", "none")
+        assert (said["error"]["code"], status) == ("conversation-unknown", 1)
+        batch, status = run("batch", str(questions), "--output", str(output))
+        assert ([entry["id"] for entry in batch["answers"]], batch["skipped"], status) == (["a", "2"], 0, 0)
+        assert {one["id"] for one in map(json.loads, output.read_text().splitlines())} == {"a", "2"}
+        assert run("batch", str(questions), "--output", str(output))[0]["skipped"] == 2
+        numbers, status = run("stats")
+        assert (numbers["tier_bytes"]["device"] > 0, numbers["answers"], status) == (True, 2, 0)
+
+
+def test_work_for_a_command_ends_when_that_is_stopped(tmp_path):
+    app, ended = FastAPI(), threading.Event()
+
+    def endless(report: Any) -> None:
+        try:
+            while True:
+                report("answering", 0, 1, piece="more")
+                time.sleep(0.001)
+        finally:
+            ended.set()
+
+    app.post("/ask")(lambda: events(endless, until_left=True))
+    with listening(app, tmp_path / "socket"), pytest.raises(KeyboardInterrupt):
+        order(tmp_path / "socket", "/ask", {}, lambda **event: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert ended.wait(10)
 
 
 def test_errors_of_the_desk_are_those_of_the_command(tmp_path, run):

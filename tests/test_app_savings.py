@@ -7,8 +7,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from desks import finish, small_desk, write_pages
+from scipy import stats
 from waiting import wait_until
 
 from app.answering import savings_meter
@@ -204,3 +206,19 @@ def test_what_samples_say_together_if_they_are_enough():
     equal = summarise_savings([SAMPLE] * ENOUGH).saved_ms
     assert equal is not None
     assert (equal.low, equal.high) == pytest.approx((1800.0, 1800.0))
+
+
+@pytest.mark.parametrize("number", [8, 9, 30, 401])
+def test_the_intervals_are_those_of_scipy(number):
+    rng = np.random.default_rng(number)
+    times = rng.normal(2000, 400, number).tolist()
+    some = [replace(SAMPLE, without_reuse_ms=time, likeness=float(time > 1900)) for time in times]
+    savings = summarise_savings(some)
+    saved = [one.saved_ms for one in some]
+    sooner = [one.without_reuse_ms / one.first_token_ms for one in some]
+    found = [(one.low, one.high) for one in (savings.saved_ms, savings.times_sooner, savings.same) if one is not None]
+    assert found == [
+        pytest.approx(stats.t.interval(0.95, number - 1, loc=np.mean(saved), scale=stats.sem(saved)), rel=1e-3),
+        pytest.approx(stats.quantile_test(sooner, q=np.median(sooner), p=0.5).confidence_interval(0.95)),
+        pytest.approx(stats.binomtest(sum(time > 1900 for time in times), number).proportion_ci(0.95, "wilson")),
+    ]

@@ -1,6 +1,7 @@
 """The whole line with the tiny model: ingest, ask, ask again, restart, change, forget."""
 
 import gc
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,10 +11,14 @@ import pytest
 from desks import finish, small_desk
 from hashed_search import HashEmbedder
 from refusals import one_line
+from tiny import build
+from tiny_desk import tiny_desk
 
 from app.desk.service import Service
 from app.domain.settings import Settings
 from app.grounding.grounding import AnswerChecker
+from cache.errors import ModelError
+from cache.model.language_model import LanguageModel
 
 
 def use_of(answer: object) -> dict[str, tuple[str, str | None]]:
@@ -33,6 +38,28 @@ def test_two_questions_at_once_keep_their_own_answers(tmp_path, pages):
             ("Returns?", said[0]),
             ("Gift cards?", said[1]),
         ]
+
+
+def test_while_the_engine_loads_other_parts_are_opened(tmp_path):
+    """Was wrong once: all parts waited for each other, one of two cores was idle."""
+    opened = threading.Event()
+
+    def load() -> LanguageModel:
+        assert opened.wait(20)
+        return build()
+
+    with tiny_desk(tmp_path / "desk", load) as desk:
+        desk.prepare(opened.set)
+        assert desk.is_ready()
+        assert finish(desk, "Hello").answer
+
+
+def test_a_model_that_cannot_be_loaded_is_said(tmp_path):
+    def load() -> LanguageModel:
+        raise ModelError("there is no such model")
+
+    with tiny_desk(tmp_path / "desk", load) as desk, pytest.raises(ModelError, match="no such model"):
+        desk.prepare()
 
 
 def test_everything_is_there_after_a_restart(tmp_path, pages):

@@ -21,7 +21,7 @@ from app.storage.history import History
 from app.storage.library import Library
 from app.storage.statistics import SHORTEST_MS, Statistics, bin_of, percentile
 from app.storage.tables import ConversationRow, ModuleTallyRow, TallyRow
-from cache.memory.store import TierContents
+from cache.memory.disk import TierContents
 
 
 @pytest.fixture

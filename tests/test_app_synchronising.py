@@ -187,6 +187,16 @@ def test_folders_that_cannot_be_synchronised(desk, pages, tmp_path, folder, code
 
 
 @ON_SQLITE
+def test_intervals_and_names_of_collections_have_limits(desk, pages):
+    for every in (4, 31 * 24 * 60 + 1):
+        with one_line("sync-interval"):
+            save(desk, pages, every=every)
+    with one_line("sync-collection", "at most 80 characters"):
+        save(desk, pages, "x" * 81)
+    save(desk, pages, "x" * 80, every=5)
+
+
+@ON_SQLITE
 def test_a_folder_that_may_not_be_read(desk, pages, monkeypatch):
     """Simulated: permission bits do not stop root."""
 

@@ -281,7 +281,7 @@ def test_how_long_it_takes_unless_told():
 
 def test_without_documents_there_is_nothing_to_learn(tmp_path, trained_on):
     settings = small_settings(tmp_path / "desk", adapter="none")
-    for match in ("ingest documents first, or set --data", "is not there yet, or empty: ingest documents first"):
+    for match in ("ingest documents first, or set --data", "does not exist or is empty: ingest documents first"):
         with pytest.raises(DeskError, match=match):
             adapt(settings, [], tmp_path / "adapter", steps=1, minutes=None, seed=0, report=lambda progress: None)
         settings.data_dir.mkdir(exist_ok=True)
@@ -297,7 +297,7 @@ def test_files_without_anything_to_train_on_are_no_desk(tmp_path, trained_on):
     file = tmp_path / "qa.jsonl"
     file.write_text(json.dumps(long))
     settings = small_settings(tmp_path / "desk", adapter="none")
-    with pytest.raises(DeskError, match=r"none of the 1 documents can be trained on: .* 300 tokens at most"):
+    with pytest.raises(DeskError, match=r"none of the 1 documents can be used for training: .* at most 300 tokens"):
         adapt(settings, [file], tmp_path / "adapter", steps=1, minutes=None, seed=0, report=lambda progress: None)
     file.write_text(json.dumps(long) + "\n" + json.dumps(good))
     result = adapt(settings, [file], tmp_path / "adapter", steps=1, minutes=None, seed=0, report=lambda progress: None)
@@ -315,7 +315,7 @@ def test_the_adapter_in_use_is_not_trained_over(tmp_path, trained_on):
     run(settings, folder)
     before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
     using = small_settings(tmp_path / "desk", adapter=str(folder))
-    with pytest.raises(DeskError, match="holds the adapter in use: --output another folder"):
+    with pytest.raises(DeskError, match="holds the adapter in use: to train a second adapter"):
         run(using, folder)
     run(using, tmp_path / "next")
     on_top = small_settings(tmp_path / "desk", adapter=str(tmp_path / "next"))

@@ -115,7 +115,7 @@ def test_chaos_costs_no_desk_no_memory_and_no_reader_an_end(tmp_path, monkeypatc
     for owner, name in ((Path, "unlink"), (Path, "exists"), (Path, "stat"), (os, "fsync"), (os, "replace")):
         chaos.inject(owner, name, 0.05, broken_disk)
     chaos.inject(cache.memory.disk, "read_file", 0.1, broken_disk)
-    chaos.inject(cache.memory.disk, "save_file", 0.1, safetensors.SafetensorError("No space left on device"))
+    chaos.inject(safetensors.torch, "save_file", 0.1, safetensors.SafetensorError("No space left on device"))
     chaos.inject(Loader, "_load", 0.05, OUT_OF_MEMORY)
     chaos.inject(model, "forward", 0.03, OUT_OF_MEMORY)
     chaos.inject(Sampler, "allowed", 0.01, ValueError("probability tensor contains inf"))

@@ -145,10 +145,10 @@ def test_what_engines_want_is_compared_with_one_machine(monkeypatch):
     machines(monkeypatch, {"CPU": 8.0}, {"CPU": 1.0, "GPU": 1.0})
     assert awaited().endswith("needs 2 CPU and 1 GPU, and the machine with the most free resources has 1 CPU and 1 GPU")
     machines(monkeypatch, {"CPU": 2.0, "GPU": 1.0})
-    assert awaited() == "0 of 1 engines run: the others are starting"
+    assert awaited() == "0 of 1 engines run: the other engines are starting"
     for state in ({"pid": 9}, {"actor": "DEAD"}):
         machines(monkeypatch, {}, **state)
-        assert awaited() == "0 of 1 engines run: the others are starting"
+        assert awaited() == "0 of 1 engines run: the other engines are starting"
 
 
 @pytest.mark.parametrize("status", ["DEPLOYING", "DEPLOY_FAILED"])

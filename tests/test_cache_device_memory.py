@@ -59,8 +59,8 @@ def test_a_gpu_gives_what_passes_do_not_need(monkeypatch, caplog):
     assert room(Gpu(70 * GIB), monkeypatch, RowLimit(CPU)) == (70 - 2 - 4) * GIB
     (line,) = caplog.messages
     assert line == (
-        "memory of cpu: 70.00 GiB of 80.00 GiB are free after the weights, passes need 2.00 GiB, 4.00 GiB are "
-        "spared; 64.00 GiB are for keys and values"
+        "memory of cpu: 70.00 GiB of 80.00 GiB are free after the weights, passes need 2.00 GiB, 4.00 GiB stay "
+        "free; 64.00 GiB are used for keys and values"
     )
     assert room(Gpu(7 * GIB, 8 * GIB), monkeypatch, RowLimit(CPU)) == 4.5 * GIB
 

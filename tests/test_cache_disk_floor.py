@@ -63,7 +63,7 @@ def test_modules_make_room_for_others_the_least_used_first(disk, is_shared, capl
     assert MODULES[0].key in tier, "it goes last"
     assert len(tier.entries) == 3
     disk.others = disk.total
-    with pytest.raises(OSError, match="are to stay free"):
+    with pytest.raises(OSError, match="must stay free"):
         tier.write(header_of("new"), rows_of(9))
     assert [file for file in disk.folder.iterdir() if file.is_file()] == [], "all else went for it"
     assert caplog.text.count("encoded modules are removed") == 1

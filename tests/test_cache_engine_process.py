@@ -114,7 +114,7 @@ def test_refusals_arrive_as_themselves(engine):
         _ = engine.submit(Request(plan=strange)).completion
     with pytest.raises(ValueError, match="tenant"):
         engine.encode([], "no tenant")
-    with pytest.raises(ValueError, match="cannot read a given answer"):
+    with pytest.raises(ValueError, match="teacher forcing needs"):
         engine.submit(Request(plan=engine.arrange(PROMPT), teacher_forced=(1,)))
 
 
@@ -206,7 +206,7 @@ def test_a_process_that_is_killed_is_begun_anew(engine, monkeypatch, caplog):
         engine.key(one) for one in engine.arrange(PROMPT).segments()
     }
     monkeypatch.setattr("cache.engine.restarts.MOST_LOST", 1)
-    with pytest.raises(CacheError, match=r"^the engine has failed twice while it computed this prompt: ask something"):
+    with pytest.raises(CacheError, match=r"^the engine has failed twice during this prompt: ask something"):
         _ = ask(engine).completion
     assert ask(engine, prompt=PROMPT[::-1]).completion.tokens
 
@@ -306,12 +306,12 @@ def test_a_model_that_cannot_be_loaded_is_one_line(tmp_path):
 
 def test_a_process_that_cannot_end_is_left_behind(monkeypatch):
     """As one does that waits for a disk."""
-    monkeypatch.setattr("cache.serving.engine_process.KILLED_S", 0.05)
+    monkeypatch.setattr("cache.serving.child_process.KILLED_S", 0.05)
     child = Child()
     os.kill(child.pid, signal.SIGSTOP)
     with monkeypatch.context() as cannot_end:
         cannot_end.setattr(child._process, "kill", lambda: None)
-        assert child.end(0).startswith("killed, but it waits")
+        assert child.end(0).startswith("killed, but it still waits")
         assert next(child.messages, None) is None, "nobody waits for what it sends"
     child.kill()
     assert child.end(20) == "killed by SIGKILL"

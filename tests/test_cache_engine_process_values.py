@@ -15,8 +15,8 @@ from cache.engine.encoder import Encoded
 from cache.engine.recomputation import SelectiveRecomputation
 from cache.engine.request import Completion, FinishReason, ModuleUse, Request, Reuse, Timings, Usage
 from cache.errors import CacheError, PMLError
-from cache.memory.disk import ModuleHeader
-from cache.memory.store import ModuleCheck, PrefixUse, TierContents
+from cache.memory.disk import ModuleHeader, TierContents
+from cache.memory.store import ModuleCheck, PrefixUse
 from cache.prompt.plan import Plan, Segment, Span
 from cache.serving.interface import EngineInterface
 from cache.serving.messages import (
@@ -171,9 +171,9 @@ def test_a_completion_arrives_as_it_was(completion):
 
 def test_what_is_not_carried_is_refused():
     plan = Plan(spans=(Span(start=0, tokens=(1,)),))
-    with pytest.raises(ValueError, match="cannot read a given answer"):
+    with pytest.raises(ValueError, match="teacher forcing needs"):
         Submit.of(1, Request(plan=plan, teacher_forced=(1,)), is_idle=False)
-    with pytest.raises(NotImplementedError, match="Tensor is not sent"):
+    with pytest.raises(NotImplementedError, match="Tensor cannot be sent"):
         encoded([torch.zeros(1)])
 
 

@@ -173,7 +173,7 @@ def test_where_the_books_are_wrong_one_request_ends(caplog):
     store.device._queue._heap.clear()
     with pytest.raises(AssertionError, match="not queued"):
         store.check_integrity()
-    with pytest.raises(CapacityError, match="15 tokens of KV memory are needed, 10 can be had"):
+    with pytest.raises(CapacityError, match="15 tokens of KV memory are needed, 10 are free"):
         store.device.reserve_rows(15)
-    assert "10 slots count as evictable and are not" in caplog.text
+    assert "10 slots are counted as evictable but cannot be evicted" in caplog.text
     assert total_length(store.device.reserve_rows(10)) == 10

@@ -157,14 +157,14 @@ def test_kernels_that_do_not_run_are_found_out_at_the_start(monkeypatch, caplog)
     assert not caplog.records
     assert best_kind(CUDA, failing(TiledPass)) is VarlenPass
     assert message_of(caplog) == (
-        "attention on cuda:0 runs through varlen_attn, because others are not available (Triton: no kernel image)"
+        "attention on cuda:0 uses varlen_attn, because better kernels are not available (Triton: no kernel image)"
     )
     monkeypatch.setattr(choice, "find_spec", lambda name: None if name == "triton" else find_spec(name))
     assert best_kind(CUDA, failing(VarlenPass)) is None
     assert kinds_to_compare(CUDA) == {"varlen_attn": VarlenPass}
     assert not kinds_to_compare(CPU)
     assert message_of(caplog) == (
-        "attention on cuda:0 runs through slower kernels, because others are not available "
+        "attention on cuda:0 uses slower kernels, because better kernels are not available "
         "(Triton: not installed, pip install triton; varlen_attn: no kernel image)"
     )
 

@@ -202,7 +202,7 @@ def test_unknown_families_and_models_that_see_ahead_are_refused():
         ModelError, match=r"is of type 'falcon'; supported types are bloom, gemma, .*, opt, phi3, qwen2"
     ):
         find_position_scheme(falcon, "some/falcon")
-    with pytest.raises(ModelError, match="'m' lets tokens see later ones"):
+    with pytest.raises(ModelError, match="'m' lets tokens see later tokens"):
         find_position_scheme(GemmaConfig(use_bidirectional_attention=True), "m")
 
 

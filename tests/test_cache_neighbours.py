@@ -100,7 +100,7 @@ def test_encoding_ahead_of_use_reads_left_contexts_and_says_when_they_are_too_lo
 
 
 def test_a_left_context_needs_ids_before_the_segment():
-    with pytest.raises(ValueError, match="2 position ids before it, 3 in its left context"):
+    with pytest.raises(ValueError, match="only 2 position ids before it, but 3 tokens of left context"):
         Segment(name="u", tokens=(1,), start=2, left_context=(7, 8, 9))
     assert list(Segment(name="u", tokens=(1,), start=5, left_context=(7, 8, 9)).left_context_positions) == [2, 3, 4]
 

@@ -102,7 +102,7 @@ def bound_or_refused(schema: Schema, prompt: Prompt, tokenizer: Tokenizer) -> Bo
     expected = naive_prompt(schema, naive, prompt)
     layout = lay_out(schema, tokenizer, roles=ROLES)
     if not (expected.fits and expected.tokens):
-        with pytest.raises(PMLError, match="room" if not expected.fits else "no tokens"):
+        with pytest.raises(PMLError, match=r"only \d+ fit" if not expected.fits else "no tokens"):
             bind(prompt, layout)
         return None
     bound = bind(prompt, layout)

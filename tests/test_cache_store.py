@@ -163,7 +163,7 @@ def test_a_capacity_error_says_how_much_and_what_to_do():
     with pytest.raises(CapacityError) as caught:
         store.device.reserve(15)
     assert str(caught.value) == (
-        "15 tokens of KV memory are needed in one piece, 10 can be had and the rest of 20 is in use: "
+        "15 tokens of KV memory are needed in one piece, 10 are free and the rest of 20 is in use: "
         "raise --memory or ask for less at once"
     )
     store.device.release(entry)
@@ -314,7 +314,7 @@ def test_rows_are_taken_in_pieces_and_evict_no_more_than_they_need():
     rows = store.device.reserve_rows(70)
     assert sum(extent.length for extent in rows) == 70
     assert store.device.evictions == {"module": 2}
-    with pytest.raises(CapacityError, match="131 tokens of KV memory are needed, 130 can be had"):
+    with pytest.raises(CapacityError, match="131 tokens of KV memory are needed, 130 are free"):
         store.device.reserve_rows(131)
     with pytest.raises(CapacityError):
         store.device.reserve_rows(100, spare=31)

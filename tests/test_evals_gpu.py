@@ -51,7 +51,7 @@ def test_a_trial_run_measures_every_row_and_judges_none(trial):
     assert all(row["met"] is None and TRIAL in row["what"] for row in trial["rows"])
     assert (trial["is_gpu"], trial["note"], trial["size"]) == (False, NO_GPU, "tiny")
     assert {"device", "card", "torch", "transformers", "seconds"} <= set(trial)
-    assert "this says nothing about a GPU" in markdown(trial, "command")
+    assert "this is no evidence for a GPU" in markdown(trial, "command")
     found = {row["row"]: row for row in trial["rows"] if row["goal"]}
     for name in ("ttft-8b", "ttft-4b", "decode-64-8b"):
         assert found[name]["ratio"] > 0, name

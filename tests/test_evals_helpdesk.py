@@ -159,6 +159,7 @@ def test_every_question_counts_where_it_belongs():
     assert counted["unanswerable_answered"] == (1.0, 1)
     assert counted["smalltalk_handled"] == (1.0, 1)
     assert counted["words"] == (1, 3)
+    assert counted["search_ms_p95"] == (1.0, 4)
     assert "| all facts | 33 % | 6 to 79 | 3 |" in markdown(found)
 
 
@@ -188,7 +189,7 @@ def test_a_desk_is_asked_from_end_to_end(tmp_path, arm):
 def test_a_desk_with_other_documents_is_not_measured(tmp_path):
     with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "other")) as desk:
         pages = write_pages(tmp_path / "pages")
-        with pytest.raises(DeskError, match="holds other documents"):
+        with pytest.raises(DeskError, match="has other documents"):
             measure_helpdesk(desk, pages, [question()], arm="search", report=print)
 
 

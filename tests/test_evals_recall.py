@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hashed_search import HashEmbedder, HashRanker
-from tiny_desk import ReaderHere
+from reading_here import ReaderHere
 
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
@@ -21,7 +21,7 @@ def _without_models(monkeypatch):
     """Passages are cut and ranked by words, files read in this process: all else takes seconds."""
     monkeypatch.setattr("evals.answers.recall.FileReader", ReaderHere)
     monkeypatch.setattr("evals.answers.recall.StatementEncoder", lambda _: HashRanker())
-    monkeypatch.setattr("evals.answers.recall.load_tokenizer", lambda *_, **__: (WordTokenizer(), None))
+    monkeypatch.setattr("evals.answers.recall.load_tokenizer", lambda *_, **__: WordTokenizer())
 
 
 def write_rows(file: Path, rows: Iterable[object]) -> Path:
@@ -157,7 +157,7 @@ def test_articles_are_counted_by_hand_and_vectors_kept(tmp_path):
         ("", "there are no questions in"),
         (
             '{"question": "x"}\n',
-            "line 1 is not a question .*question and article, or title, context and qas are needed",
+            "line 1 is not a question .*question and article are needed, or title, context and qas",
         ),
         ("{", "line 1 is not a question"),
         ("[1]\n", "line 1 is not a question"),

@@ -20,7 +20,7 @@ from evals.peers.llama_cpp import LlamaCpp, LlamaServer, convert_weights
 from evals.peers.random_prompts import RandomDocuments, no_stop_tokens
 from evals.peers.transformers_peer import ContinuousBatching, TransformersPeer
 from evals.report import draw_eviction, draw_latency, read_section, write_section
-from evals.speed import decode, eviction, floor, latency, memory, throughput, use_cases
+from evals.speed import decode, desk, eviction, floor, latency, memory, throughput, use_cases
 from evals.speed.floor import ModelCost
 from evals.speed.models import Measured
 from evals.speed.throughput import LoadTest, run_load
@@ -267,3 +267,47 @@ def test_the_three_use_cases_of_the_paper_are_measured():
     page = use_cases.markdown(result, "warmdesk bench prompt-cache")
     assert page.count("\n|") == 5
     assert "`warmdesk bench prompt-cache` on m" in page
+
+
+STUB = """
+import json, sys, time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.answer({"status": "ready"})
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        self.answer({"warmdesk": {"timings_ms": {"ttft": 300.0, "retrieve": 40.0}}})
+
+    def answer(self, document):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(document).encode())
+
+if sys.argv[1] == "serve":
+    HTTPServer(("127.0.0.1", int(sys.argv[-1])), Handler).serve_forever()
+if sys.argv[1] == "ingest" and "--json" not in sys.argv:
+    time.sleep(60)
+print(json.dumps({"passages": 7, "key": "wd_1", "documents": [1, 2, 3]}))
+"""
+
+
+def test_a_whole_desk_is_measured_from_outside(tmp_path, monkeypatch):
+    """With a stub for the program: the real one takes minutes."""
+    program = tmp_path / "warmdesk"
+    program.write_text(f"#!{sys.executable}\n{STUB}")
+    program.chmod(0o700)
+    monkeypatch.setattr(desk, "WARMDESK", str(program))
+    monkeypatch.setattr(desk, "KILLED_AFTER_S", (0.1,))
+    monkeypatch.setattr(desk, "PERIOD_S", 0.0)
+    monkeypatch.setattr(desk, "IDLE_S", 0.1)
+    lines: list[str] = []
+    result = desk.measure_desk(documents=tmp_path, questions=["a?", "b?"], repeats=1, report=lines.append)
+    rows = {row["what"]: row for row in json.loads(json.dumps(result))["rows"]}
+    assert rows["search quiet"] == {"what": "search quiet", "unit": "ms", "figure": 2, "median": 40.0, "p95": 40.0}
+    assert rows["first token while passages are encoded"]["p95"] == 300.0
+    assert rows["resident memory, engine and pages"]["figure"] > 1
+    assert len(lines) == len(rows)
+    assert "| first token quiet | 2 | 300.0 | 300.0 | ms |" in desk.markdown(result, "warmdesk bench desk")

@@ -1,15 +1,22 @@
 """Where a model's files are, of conversion: two processes that convert one file at the same time. Where weights go."""
 
 import os
+import subprocess
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedModel
+from transformers import AutoTokenizer, PreTrainedModel
 
 from cache.errors import ModelError
-from cache.model.loading import convert_gguf, load_stock
+from cache.memory.keys import file_digest
+from cache.model import digests
+from cache.model.digests import stored_digest
+from cache.model.loading import ModelSource, convert_gguf, load_positions, load_stock, load_tokenizer
+from cache.prompt.parts import Text
 
 
 class Saved:
@@ -102,6 +109,101 @@ def test_the_header_is_read_once(monkeypatch, tmp_path):
         monkeypatch.setattr(f"transformers.{name}.from_pretrained", load)
     convert_gguf(tmp_path / "one.gguf", tmp_path / "models" / "one")
     assert read == ["one.gguf"]
+
+
+def test_a_converted_model_needs_no_model_code_for_its_tokenizer(bundled_model):
+    """Was wrong once: the pages' process imported 50 MB of it."""
+    program = (
+        "import sys; from pathlib import Path; from cache.model.loading import load_tokenizer; "
+        "load_tokenizer(None, converted=Path(sys.argv[1])); print(*sys.modules)"
+    )
+    command = [sys.executable, "-c", program, str(bundled_model.parent)]
+    imported = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert not {"transformers.modeling_utils", "transformers.core_model_loading", "sympy"}.intersection(imported)
+    source = ModelSource(str(bundled_model), True, "")
+    assert type(source.load_tokenizer()) is type(source.load(AutoTokenizer))
+
+
+@pytest.fixture
+def large(tmp_path, monkeypatch):
+    """A large file that was written a while ago, and how often it was read."""
+    monkeypatch.setattr(digests, "LARGE", 4)
+    monkeypatch.setattr(digests, "SETTLED_S", -60.0)
+    read: list[Path] = []
+    monkeypatch.setattr(digests, "file_digest", lambda path: read.append(path) or file_digest(path))
+    file = tmp_path / "large.gguf"
+    file.write_bytes(b"content")
+    return file, read
+
+
+def test_a_large_file_is_read_once(large, tmp_path):
+    """Was wrong once: each start read all of a model twice, in two processes."""
+    file, read = large
+    (tmp_path / "small.json").write_text("{}")
+    first = [stored_digest(file, tmp_path / "models") for _ in range(3)]
+    assert first == [file_digest(file)] * 3
+    assert read == [file]
+    for _ in range(2):
+        stored_digest(tmp_path / "small.json", tmp_path / "models")
+    assert len(read) == 3
+    assert [*(tmp_path / "models").iterdir()] == [tmp_path / "models" / digests.FILE]
+
+
+def test_another_file_of_the_same_size_and_time_is_read(large, tmp_path):
+    file, read = large
+    before = file.stat()
+    stored_digest(file, tmp_path)
+    file.write_bytes(b"CONTENT")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert stored_digest(file, tmp_path) == file_digest(file)
+    assert len(read) == 2
+
+
+def test_a_digest_is_not_stored_for_a_file_that_has_just_changed(large, tmp_path, monkeypatch):
+    file, read = large
+    monkeypatch.setattr(digests, "SETTLED_S", 60.0)
+    for _ in range(2):
+        stored_digest(file, tmp_path)
+    assert len(read) == 2
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"large.gguf": 1}', '{"large.gguf": [[1], "x", "y"]}', "\x00"])
+def test_damaged_digests_are_read_again(large, tmp_path, content):
+    file, read = large
+    (tmp_path / digests.FILE).write_text(content)
+    assert [stored_digest(file, tmp_path) for _ in range(2)] == [file_digest(file)] * 2
+    assert read == [file]
+
+
+def test_digests_that_cannot_be_stored_do_no_harm(large, tmp_path):
+    file, read = large
+    (tmp_path / "models").write_text("a file in its place")
+    assert [stored_digest(file, tmp_path / "models") for _ in range(2)] == [file_digest(file)] * 2
+    assert len(read) == 2
+
+
+def test_tokens_are_counted_without_the_weights(bundled_model, tmp_path):
+    """Was wrong once: an ingest dequantised the whole model first, and nothing was kept if it was killed meanwhile."""
+    tokenizer, other = (load_tokenizer(None, converted=folder) for folder in (tmp_path, bundled_model.parent))
+    positions, its_positions = (load_positions(None, converted=folder) for folder in (tmp_path, bundled_model.parent))
+    assert not any(one.is_dir() for one in tmp_path.iterdir())
+    assert (positions, tokenizer.template, tokenizer.sink_prefix) == (its_positions, other.template, other.sink_prefix)
+    for is_structural in (False, True):
+        run = [Text(text="A <|im_end|> of 12.5 %,\n\n  and 退款 and\tso on.", structural=is_structural)]
+        assert tokenizer.encode(run) == other.encode(run)
+        assert tokenizer.decode(tokenizer.encode(run)) == other.decode(other.encode(run))
+
+
+@pytest.mark.parametrize(
+    "content", [b"GGUF and nothing else", b"GGUF\3\0\0\0" + b"\xff\xff\xff\xff\0\0\0\0" * 2 + b"abcdefgh"]
+)
+@pytest.mark.parametrize("load", [load_tokenizer, load_positions, partial(load_stock, device=torch.device("cpu"))])
+def test_a_damaged_file_is_one_line(tmp_path, load, content):
+    """Was wrong once: a file that ends early was a stack trace."""
+    file = tmp_path / "damaged.gguf"
+    file.write_bytes(content)
+    with pytest.raises(ModelError, match=r"'.*damaged\.gguf' cannot be (loaded|read)"):
+        load(str(file), converted=tmp_path / "models")
 
 
 def test_weights_go_straight_to_the_device(tiny_folder, monkeypatch):

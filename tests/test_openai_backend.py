@@ -401,7 +401,7 @@ def test_openai_backend_has_no_modules():
         assert engine.modules("public") == engine.modules_of_prefixes() == frozenset()
         assert engine.contents().capacity == {}
         for one in ask:
-            with pytest.raises(CacheError, match=r"^the language model runs elsewhere"):
+            with pytest.raises(CacheError, match=r"^the language model is remote"):
                 one(engine)
-        with pytest.raises(ValueError, match="runs elsewhere"):
+        with pytest.raises(ValueError, match="is remote"):
             engine.submit(request(engine, "How long?", teacher_forced=(1,)))

@@ -91,7 +91,7 @@ def test_openai_backend_key_is_of_the_environment_only(tmp_path):
     assert key_in(environ) == "sk-secret"
     assert key_in({"WARMDESK_OPENAI_API_KEY": " ", "OPENAI_API_KEY": "sk-other\n"}) == "sk-other"
     assert key_in({}) is None
-    with pytest.raises(DeskError, match=r"^OPENAI_API_KEY has characters") as raised:
+    with pytest.raises(DeskError, match=r"^OPENAI_API_KEY contains invalid characters") as raised:
         key_in({"OPENAI_API_KEY": "sk secret"})
     assert "secret" not in str(raised.value)
     (tmp_path / "warmdesk.toml").write_text("openai_api_key = 'sk-file'")
@@ -144,7 +144,7 @@ def test_openai_backend_answers_with_what_the_server_reused(desk, server):
     again = finish(desk, "And with a receipt?", conversation_id=answer.conversation_id)
     assert "50 prompt tokens; the model's server does not report how many it reused" in reuse_line(again)
     assert usage_reply(again.usage)["prompt_tokens_details"]["cached_tokens"] is None
-    assert "Computed or reused: the server does not say" in render("chat/reuse.html", language="en", answer=again)
+    assert "Computed or reused: the server does not report it" in render("chat/reuse.html", language="en", answer=again)
     chats = [request for request in server.requests if request.url.path.endswith("/chat/completions")]
     assert {chat.headers["authorization"] for chat in chats} == {"Bearer sk-secret"}
     assert len({chat.headers["x-session-id"] for chat in chats}) == 1, "of one conversation"
@@ -189,7 +189,7 @@ def test_openai_backend_pages_say_in_one_line_that_the_model_runs_elsewhere(desk
     assert "encoded during a question" not in render("admin/misses.html", language="en", overview=overview).lower()
     assert {state.tier for state in desk.passages(desk.documents()[0].path, 0, 9)} == {"elsewhere"}
     desk.prefetch("How long do returns take", owner="a")
-    with pytest.raises(DeskError, match=r"^the language model runs elsewhere"):
+    with pytest.raises(DeskError, match=r"^the language model is remote"):
         desk.module_care.warm("key")
     with TestClient(create_app(desk, desk.database, desk.settings), base_url=BASE) as client:
         password = quick_account(Accounts(desk.database), "admin", "admin")
@@ -238,9 +238,9 @@ def test_openai_backend_has_no_place_where_the_model_itself_is_needed(desk, tmp_
     schema, prompt = tmp_path / "s.xml", tmp_path / "p.xml"
     schema.write_text('<schema name="s"><module name="a">A</module></schema>')
     prompt.write_text('<prompt schema="s"><a/>Q</prompt>')
-    with pytest.raises(DeskError, match=r"runs elsewhere.*set --model"):
+    with pytest.raises(DeskError, match=r"is remote.*set --model"):
         run_prompt(desk.engine, schema, prompt, Sampling(), "on")
-    with pytest.raises(ModelError, match=r"runs elsewhere"):
+    with pytest.raises(ModelError, match=r"is remote"):
         load_tokenizer(MODEL, converted=tmp_path)
     monkeypatch.setenv("WARMDESK_DATA_DIR", str(tmp_path / "other"))
     ran = CliRunner().invoke(command_line, ["pml", "check", str(schema), "--model", MODEL])

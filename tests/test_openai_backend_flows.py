@@ -153,7 +153,7 @@ FAILING = [
     (httpx.Response(400, json={"error": "maximum context length is 9"}), "the prompt is too long for m", 400),
     (httpx.Response(429, headers={"retry-after": "99"}), "is busy (429): try again soon", 429),
     (stream([words("Returns take thirty days. ")], "break"), "broke off in the middle of an answer: ask again", 503),
-    (SILENT, "gave an empty answer: ask again", 503),
+    (SILENT, "returned an empty answer: ask again", 503),
 ]
 
 
@@ -198,7 +198,7 @@ def test_openai_flows_a_silent_model_is_no_missing_page(desk, server):
     """Was wrong once: that it said nothing was stored as an answer that the documents do not hold."""
     server.replies = [SILENT]
     asked = desk.ask(QUESTION)
-    with pytest.raises(DeskError, match="gave an empty answer"):
+    with pytest.raises(DeskError, match="returned an empty answer"):
         list(asked)
     assert [turn.role for turn in desk.turns(asked.conversation_id)] == ["user"]
     alone = desk.complete([Said(role="user", text="Hi")], PlainOptions(), owner="a")
@@ -259,11 +259,11 @@ def test_openai_flows_dashboard_says_what_the_server_reused_and_no_more(desk, se
     finish(desk, QUESTION)
     overview = desk.overview()
     tiles = render("admin/tiles.html", language="en", overview=overview)
-    assert "tokens, as the model's server counts them" in tiles
+    assert "tokens, counted by the model's server" in tiles
     assert "Passages" not in tiles
     assert "Same conversation" not in tiles
     silent = replace(overview, prefix_tokens=0, computed_tokens=0)
-    assert "the model's server does not say how many" in render("admin/tiles.html", language="en", overview=silent)
+    assert "the model's server does not report the number" in render("admin/tiles.html", language="en", overview=silent)
     answers = render("admin/answers.html", language="en", overview=overview, now=datetime.now(UTC))
     assert "there is no policy to calibrate" in answers
     axis = Axis.ending(datetime.now(UTC) + timedelta(minutes=1), "hour")
@@ -286,7 +286,7 @@ def test_openai_flows_what_the_server_does_not_count_is_not_counted_as_nothing(d
     assert "Computed now" not in render("chat/reuse.html", language="en", answer=answer)
     result = desk.batch([BATCHED], lambda done, total: None)
     assert batch_json(result)["tokens"]["computed"] is None
-    print_batch(result)
+    print_batch(batch_json(result))
     assert "the model's server does not report how many prompt tokens were computed" in capsys.readouterr().out
 
 
@@ -294,9 +294,9 @@ def test_openai_flows_what_the_server_does_not_count_is_not_counted_as_nothing(d
     ("command", "line"),
     [
         (["calibrate"], "there is no policy to find; set answer_mode to checked, quote or free yourself"),
-        (["adapt"], "give another --model"),
-        (["eval", "quality", "--data", "DATA"], "give another --model"),
-        (["bench", "latency"], "give another --model"),
+        (["adapt"], "set another --model"),
+        (["eval", "quality", "--data", "DATA"], "set another --model"),
+        (["bench", "latency"], "set another --model"),
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
 )

@@ -138,8 +138,8 @@ def test_openai_backend_real_key_is_needed_and_stands_in_no_log(desk, server, ca
         for key, cure in ((None, "set"), ("sk-wrong-0123456789", "correct")):
             engine = RemoteEngine(ServerSpec(url=server.url, name="any", key=key), Limits())
             assert engine.problem == (
-                f"the model's server {server.url} refused the key (401): {cure} WARMDESK_OPENAI_API_KEY in the "
-                "desk's environment"
+                f"the model's server {server.url} refused the key (401): {cure} WARMDESK_OPENAI_API_KEY in "
+                "Warmdesk's environment"
             )
             engine.close()
     assert "send_request_headers" in caplog.text, "what was sent is logged, but for its headers"

@@ -71,12 +71,12 @@ def test_openai_backend_refuses_thoughts_that_seem_to_be_the_answer():
 # --- nothing -------------------------------------------------------------------------------------------------
 
 NOTHING = [
-    ([words("", "stop"), DONE], "gave an empty answer: ask again"),
-    ([words(" \n", "length"), DONE], "gave an empty answer: ask again"),
-    ([DONE], "gave an empty answer: ask again"),
-    ([words("", "content_filter"), DONE], "said nothing: its server's filter of contents"),
+    ([words("", "stop"), DONE], "returned an empty answer: ask again"),
+    ([words(" \n", "length"), DONE], "returned an empty answer: ask again"),
+    ([DONE], "returned an empty answer: ask again"),
+    ([words("", "content_filter"), DONE], "said nothing: its server's content filter"),
     ([thought("hm"), words("", "length")], "thought until the answer had its full length: turn its thinking off, or"),
-    ([thought("hm", "reasoning"), words("", "stop")], "thought and then said nothing: ask again, or turn"),
+    ([thought("hm", "reasoning"), words("", "stop")], "thought but returned no answer: ask again, or turn"),
     ([words("<think>thirty or"), words("", "length")], "thought until the answer had its full length: turn"),
 ]
 

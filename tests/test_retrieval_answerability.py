@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -21,12 +22,14 @@ from retrieval.answerability import (
     QuestionFeatures,
     QuestionMeasures,
     StatementFeatures,
+    _rarities,
     agreement,
     as_json,
     candidates_of,
     judge,
     load_classifier,
     rule_of_thumb,
+    terms_of,
 )
 from retrieval.ranking.encoder import PassageToRead
 from retrieval.search.embedding import Vectors
@@ -285,6 +288,16 @@ def test_the_scores_of_a_candidate_are_its_own_also_behind_some_that_were_left_o
     assert only.features.ranked == pytest.approx(float(logits[1]))
 
 
+def test_shares_are_those_of_all_terms_of_a_statement():
+    retriever, passages = help_desk({1: ("SV-5", "The SV-5 costs 120 euros. It is free in May.")})
+    for asked in combinations(["sv-5", "costs", "free", "May", "zebra", "is"], 3):
+        query = retriever.query(" ".join(asked))
+        rarity = _rarities(retriever, query.text)
+        for one in candidates_of(retriever, query, query, passages, LOGITS):
+            plain = sum(value for term, value in rarity.items() if term in terms_of(one.statement.text))
+            assert one.features.own == pytest.approx(plain / sum(rarity.values()))
+
+
 def test_passages_without_statements_give_nothing_to_judge():
     found = judged({1: ("Returns", "Returns?")}, "Returns?")
     assert (found.ranked, found.measures) == ((), None)
@@ -329,13 +342,13 @@ def test_parts_of_chinese_terms_are_characters():
     ],
 )
 def test_a_text_that_has_what_is_asked_for(question, has, has_not):
-    assert agreement(question, has) == 1.0
-    assert agreement(question, has_not) == -1.0
+    assert agreement(question)(has) == 1.0
+    assert agreement(question)(has_not) == -1.0
 
 
 def test_two_things_asked_for_and_one_there_and_no_such_thing():
     question = "How long does delivery take and what does it cost?"
     answers = ("It takes 3 days and costs EUR 5.", "It takes 3 days.", "The driver carries it in.")
-    assert [agreement(question, answer) for answer in answers] == [1.0, 0.0, -1.0]
+    assert [agreement(question)(answer) for answer in answers] == [1.0, 0.0, -1.0]
     for question in ("Can I cancel?", "What happens when I cancel?", "Kann ich stornieren?", "", "怎么退货？"):
-        assert agreement(question, "EUR 5 within 14 days") == agreement(question, "No.") == 0.0
+        assert agreement(question)("EUR 5 within 14 days") == agreement(question)("No.") == 0.0

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrieval.text.codes import codes, is_about_another, names_code
+from retrieval.text.codes import AskedCodes, codes
 
 KM, SV3, SV3PRO, IH = (
     ("KM-450 Aran Duo: error codes",),
@@ -66,7 +66,7 @@ def test_amounts_dates_and_steps_are_no_codes(text):
     ],
 )
 def test_another_model_or_code(question, statement, headings, expected):
-    assert is_about_another(question, statement, headings) is expected
+    assert AskedCodes(question).are_others(statement, headings) is expected
 
 
 @settings(max_examples=30, deadline=None)
@@ -75,8 +75,8 @@ def test_spelling_does_not_matter(letters, number):
     spellings = [f"{letters}-{number}", f"{letters}{number}", f"{letters.lower()} {number}", f"{letters} 0{number}"]
     assert [codes(f"My {spelling} is broken") for spelling in spellings] == [{f"{letters.lower()}{number}"}] * 4
     other = f"{letters}-{number + 1}"
-    assert [is_about_another(spelling, f"Fill the {other}.", ()) for spelling in spellings] == [True] * 4
-    assert not is_about_another(spellings[0], f"Fill the {other}.", [f"{spellings[1]} and {other}"])
+    assert [AskedCodes(spelling).are_others(f"Fill the {other}.", ()) for spelling in spellings] == [True] * 4
+    assert not AskedCodes(spellings[0]).are_others(f"Fill the {other}.", [f"{spellings[1]} and {other}"])
 
 
 @pytest.mark.parametrize(
@@ -94,4 +94,4 @@ def test_spelling_does_not_matter(letters, number):
     ],
 )
 def test_a_statement_that_names_the_code(question, statement, headings, expected):
-    assert names_code(question, statement, headings) is expected
+    assert AskedCodes(question).are_named(statement, headings) is expected

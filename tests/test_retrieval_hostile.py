@@ -71,7 +71,7 @@ def is_document_or_one_line(reader: FileReader, path: Path) -> bool:
     try:
         return bool(reader.load(path).blocks)
     except UnreadableDocument as error:
-        stopped = error.reason == "the reader stopped unexpectedly on it"
+        stopped = error.reason == "the program that reads files crashed on it"
         return "\n" not in str(error) and (not stopped or path.suffix == ".xls")
 
 

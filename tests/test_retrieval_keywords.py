@@ -215,7 +215,7 @@ def test_a_folder_of_words_that_are_counted_differently_is_refused(tmp_path, mon
     monkeypatch.setattr("retrieval.search.keyword_index.stem", lambda word: word[:4])
     fingerprint.cache_clear()
     try:
-        with pytest.raises(IndexDamaged, match="other rules for words"):
+        with pytest.raises(IndexDamaged, match="different rules for words"):
             load_keywords(tmp_path)
     finally:
         monkeypatch.undo()

@@ -162,7 +162,7 @@ def tiny_pdf(*objects: str) -> bytes:
 def test_too_many_pages_are_refused_without_reading_them(tmp_path):
     catalog, page = "<< /Type /Catalog /Pages 2 0 R >>", "<< /Type /Page /MediaBox [0 0 9 9] >>"
     claims = tiny_pdf(catalog, "<< /Type /Pages /Count 1000000 /Kids [3 0 R] >>", page)
-    assert reason_of(tmp_path, claims) == "claims 1,000,000 pages; the limit is 2,000"
+    assert reason_of(tmp_path, claims) == "declares 1,000,000 pages; the limit is 2,000"
     shared = tiny_pdf(
         catalog,
         *(f"<< /Type /Pages /Count 9 /Kids [{f'{number} 0 R ' * 10}] >>" for number in range(3, 9)),

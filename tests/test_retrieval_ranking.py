@@ -26,6 +26,7 @@ from retrieval.ranking.encoder import (
 )
 from retrieval.ranking.training import RankerCard, save_ranker
 from retrieval.search.embedding import Vectors
+from retrieval.search.minilm import bundled_network
 
 NOISE = np.random.default_rng(3)
 UNTRAINED = RankerCard(data=(), left_out=(), questions=0, steps=0, minutes=0.0, seed=0, loss=0.0)
@@ -224,8 +225,19 @@ def test_a_folder_without_a_ranker_or_with_another_is_a_clear_error(folder, tmp_
         StatementEncoder(tmp_path)
 
 
+SHIPPED = Path(__file__).parent.parent / "data" / "ranker"
+
+
+def test_the_shipped_ranker_shares_the_weights_that_it_does_not_train():
+    """Was wrong once: the network was in memory twice."""
+    shared = {weight.data_ptr() for weight in bundled_network().parameters()}
+    weights = StatementEncoder(SHIPPED)._model.encoder.named_parameters()
+    own = {name.split(".")[2] for name, weight in weights if weight.data_ptr() not in shared}
+    assert own == {"2", "3", "4", "5"}, "the trained layers"
+
+
 def test_the_shipped_ranker_finds_the_statement_that_answers():
-    shipped = StatementEncoder(Path(__file__).parent.parent / "data" / "ranker")
+    shipped = StatementEncoder(SHIPPED)
     said = ("Gift cards last five years.", "You can use them in our stores.", "We ship from Monday to Friday.")
     vectors = shipped.read([passage(" ".join(said), *said, headings=("Gift cards",))])
     for question, best in (

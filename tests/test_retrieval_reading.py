@@ -120,7 +120,7 @@ def test_memory_is_limited(tmp_path, wild):
 
 def test_a_child_that_ends_is_replaced(tmp_path, wild):
     for word_of_file in (b"die", b"raise"):
-        assert reason(wild, put(tmp_path / "a.txt", word_of_file)) == "the reader stopped unexpectedly on it"
+        assert reason(wild, put(tmp_path / "a.txt", word_of_file)) == "the program that reads files crashed on it"
         assert wild.load(put(tmp_path / "b.txt", b"Text.")).blocks
 
 
@@ -148,7 +148,7 @@ BLOCK = '{{"title": "", "blocks": [{}], "content_hash": "", "is_faq": false, "re
 )
 def test_answers_are_not_trusted(tmp_path, answer):
     child = f"import sys\nfor line in sys.stdin: print({answer!r}, flush=True)"
-    given = r"a\nb\x1b[0m" if "reason" in answer and ":" in answer else "the reader stopped unexpectedly on it"
+    given = r"a\nb\x1b[0m" if "reason" in answer and ":" in answer else "the program that reads files crashed on it"
     with FileReader(command=[sys.executable, "-c", child]) as reader:
         assert reason(reader, tmp_path / "a.txt") == given
 

@@ -202,7 +202,7 @@ def test_equal_scores_come_in_order_of_number_and_the_same_each_time():
 def test_an_index_of_another_embedder_is_refused():
     for index in (VectorIndex("hash", 256), VectorIndex("hash-256", 8)):
         with pytest.raises(
-            RetrievalError, match=f"the index is of {index.embedder}, the embedder is hash-256; rebuild"
+            RetrievalError, match=f"the index has vectors of {index.embedder}, not of hash-256; rebuild"
         ):
             Retriever(HashEmbedder(), index, KeywordIndex())
 

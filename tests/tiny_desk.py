@@ -3,32 +3,16 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from unittest.mock import patch
 
 from hashed_search import HashEmbedder, HashRanker
+from reading_here import ReaderHere
 from tiny import build
 
 from app.desk.service import Service
 from app.domain.settings import Settings
 from cache.model.language_model import LanguageModel
-from retrieval.loaders import load as loaders
-
-
-class ReaderHere:
-    """Reads files in this process: starting another for each run takes longer than all the rest."""
-
-    def __init__(self, **limits: float) -> None:
-        self.load = loaders.load
-
-    def __enter__(self) -> "ReaderHere":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
 
 
 def small_settings(folder: Path, **changes: Any) -> Settings:

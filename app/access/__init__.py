@@ -1,1 +1,1 @@
-"""Who may do what: accounts and sign-ins, visitors, limits. Pages and routes are in `app.web` and `app.api`."""
+"""Permissions: accounts and sign-ins, visitors, limits. Pages and routes are in `app.web` and `app.api`."""

@@ -1,4 +1,4 @@
-"""Who sends a request, and how a caller proves it: account, API key or visitor.
+"""The sender of a request, and its proof: account, API key or visitor.
 
 Accounts have a password that Warmdesk makes and shows once; only an argon2 hash is stored. An API key is 256 random
 bits, so a plain SHA-256 of it is safe to store. Keys are looked up at every request, so a key that a command makes or
@@ -29,11 +29,11 @@ from limits.strategies import MovingWindowRateLimiter
 from starlette.requests import Request
 
 from app.access.limits import wait_of
-from app.domain.callers import NOBODY, OPERATOR, Caller, Record, Role
+from app.domain.callers import ADMIN, NOBODY, OPERATOR, Caller, Record, Role
 from app.domain.errors import DeskError
 from app.domain.words import translatable, utc_now
 from app.storage.database import Database
-from app.storage.people import ADMIN, Account, Accounts, ApiKey, ApiKeyTable, Sessions
+from app.storage.people import Account, Accounts, ApiKey, ApiKeyTable, Sessions
 
 COOKIE = "warmdesk_visitor"
 PARAMETER = "visitor"
@@ -90,9 +90,9 @@ MAX_PASSWORD = 1024
 _ONE_AT_A_TIME = threading.Lock()  # a check of a password takes 64 MiB: forty tries at once would take 2.5 GiB
 WAITING = 8
 _PLACES = threading.BoundedSemaphore(WAITING)
-"""Maximum checks that run or wait; one more is refused. Waiting checks keep threads that all pages share."""
+"""Maximum number of checks that run or wait; more are refused. Each occupies a thread that all pages share."""
 _NOBODY = PasswordHasher().hash(secrets.token_urlsafe(18))
-"""A hash to check if the account does not exist, so that the time does not tell which names exist."""
+"""A hash to check if the account does not exist, so that the time does not reveal which names exist."""
 
 
 def ensure_admin(accounts: Accounts) -> str | None:
@@ -114,7 +114,7 @@ def new_account(accounts: Accounts, name: str, role: Role) -> str:
 
 
 def reset_password(accounts: Accounts, name: str = ADMIN) -> str:
-    """Set and return a new password; end the account's sign-ins. Raises DeskError if there is no such account."""
+    """Set and return a new password, and sign the account out everywhere. Raises DeskError if it does not exist."""
     password = secrets.token_urlsafe(18)
     accounts.set_password(name, PasswordHasher().hash(password))
     return password
@@ -122,7 +122,7 @@ def reset_password(accounts: Accounts, name: str = ADMIN) -> str:
 
 def verified(accounts: Accounts, name: str, password: str) -> Account | None:
     """Return the account with this name and password. Takes some 50 ms on purpose, also if the account does not exist;
-    long input is refused before it costs anything. Raises DeskError, "sign-in-busy" if many others sign in.
+    long input is refused at once. Raises DeskError, "sign-in-busy" if many others sign in.
     """
     if len(password) > MAX_PASSWORD:
         return None
@@ -196,7 +196,7 @@ class Keys(ApiKeyTable):
         return caller
 
     def seconds_to_wait(self, caller: Caller) -> int:
-        """Count a request that costs something. Return 0, or the whole seconds until the key may send the next one."""
+        """Count a request that needs computation. Return 0, or the whole seconds until the next one is allowed."""
         limit = self._limits.get(caller.owner)
         if limit is None:
             return 0
@@ -210,8 +210,8 @@ def hash_of(token: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Administration:
-    """Changes of accounts and API keys, each written to the audit log; routes and commands change nothing without it.
-    Out of scope: the first account (`ensure_admin`). Every method may raise DeskError. who: see `app.storage.people`.
+    """Changes of accounts and API keys, each written to the audit log. Routes and commands make all changes here. Out
+    of scope: the first account (`ensure_admin`). Every method may raise DeskError. who: see `app.storage.people`.
     """
 
     accounts: Accounts
@@ -264,13 +264,13 @@ class Identity:
         self._sessions, self._secret, self._find_key = sessions, secret, find_key
 
     def signed_in(self, token: str) -> Caller:
-        """The account of a session's token. Asks the database."""
+        """Return the account of a session's token. Asks the database."""
         account = self._sessions.account(token) if token else None
         return NOBODY if account is None else Caller(owner=OPERATOR, name=account.name, role=account.role)
 
     def bearer(self, token: str) -> Caller:
-        """The API key of an Authorization header, or its visitor: a token made by `new_token` or signed by the company;
-        else nobody. Asks the database.
+        """Return the caller of an Authorization header: an API key, or a visitor's token from `new_token` or the
+        company. Asks the database.
         """
         if caller := self._find_key(token):
             return caller
@@ -280,7 +280,7 @@ class Identity:
         return NOBODY if claims is None else Caller(owner=owner_of_user(claims["sub"]))
 
     def visitor(self, token: str) -> Caller:
-        """The visitor of a cookie, made by `new_token` or `session`; else nobody. Does not ask the database."""
+        """Return the visitor of a cookie from `new_token` or `session`, if valid. Does not ask the database."""
         if "." not in token:
             return _stranger(token)
         claims = self._secret and _claims(token, self._session_key)
@@ -300,6 +300,6 @@ class Identity:
 
     @property
     def _session_key(self) -> str:
-        """A key other than the company's own, so that its tokens are no sessions, and sessions no tokens."""
+        """Return a key other than the company's, so that its tokens are not valid as sessions."""
         assert self._secret is not None, "links cannot sign customers in without it"
         return hmac.digest(self._secret.encode(), b"warmdesk session", "sha256").hex()

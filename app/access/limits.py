@@ -26,8 +26,8 @@ PREFIX = 64
 
 
 def who_at(host: str) -> str:
-    """Return the name under which an address is counted: IPv4 as it is, also if it is written as IPv6; of IPv6 its
-    network. A text that is not an address is counted as it is.
+    """Return the name under which an address is counted: an IPv4 address itself, also if written as IPv6; the network
+    of an IPv6 address. Other text is counted as it is.
     """
     try:
         address = ip_address(host.partition("%")[0])  # %: the interface of a link-local address
@@ -49,13 +49,13 @@ MOST_ASKERS = 10_000
 
 
 def wait_of(limiter: MovingWindowRateLimiter, limit: RateLimitItem, name: str) -> int:
-    """Return the whole seconds until the next try of a name whose limit is reached."""
+    """Return the whole seconds until a name may try again after its limit is reached."""
     return max(1, ceil(limiter.get_window_stats(limit, name).reset_time - time.time()))
 
 
 class Windows(MemoryStorage):
-    """The library's moving windows for a limited number of callers; the library itself keeps every caller. A caller
-    with an ended window is dropped first, then the oldest. Callers must hold a lock.
+    """The library's moving windows, for a limited number of callers. The library has no such limit. A caller with an
+    ended window is dropped first, then the oldest. Callers must hold a lock.
     """
 
     def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
@@ -91,7 +91,7 @@ class QuestionLimits:
             for kind, name in who:
                 if self._running[kind, name] >= self._at_once * _TIMES[kind]:
                     raise DeskError(
-                        "another answer is still running: wait for its end, then ask again", code="rate-limit"
+                        "another answer is still running: wait until it ends, then ask again", code="rate-limit"
                     )
                 if not self._limiter.test(self._a_minute[kind], name):
                     wait_s = wait_of(self._limiter, self._a_minute[kind], name)
@@ -119,7 +119,7 @@ WINDOW_S = 15 * 60
 
 
 class LoginRateLimiter:
-    """Limit on guessing passwords: after five failures in 15 minutes an address waits until the oldest is that old."""
+    """Limit on guessing passwords: at most five failures of an address in 15 minutes."""
 
     def __init__(self) -> None:
         self._limiter = MovingWindowRateLimiter(Windows())
@@ -137,7 +137,7 @@ class LoginRateLimiter:
 
 
 MOST_BUCKETS: Final = 10_000
-"""Callers whose buckets are stored. The one that asked longest ago is dropped, which fills its bucket."""
+"""Maximum number of stored buckets. The least recently used one is dropped, so its caller gets a full one."""
 
 
 class Rate:
@@ -149,7 +149,7 @@ class Rate:
         self._lock = threading.Lock()
 
     def wait_s(self, who: str) -> float:
-        """Count one request: return 0, or the seconds until it is allowed, and then it is not counted."""
+        """Return 0 and count a request, or return the seconds until it is allowed."""
         with self._lock:
             now = self._clock()
             tokens, counted = self._buckets.get(who, (float(self._at_once), now))
@@ -162,7 +162,7 @@ class Rate:
             return wait_s
 
     def charge(self, who: str, tokens: int) -> None:
-        """Count tokens that were not asked for before. The debt is at most one burst."""
+        """Count tokens that were used without asking first. The debt is at most one burst."""
         with self._lock:
             left, counted = self._buckets.get(who, (float(self._at_once), self._clock()))
             self._buckets[who] = (max(left - tokens, -self._at_once), counted)

@@ -1,7 +1,7 @@
 """From a question to a recorded answer: history -> `prepare` -> engine -> checks -> `record`.
 
 The question is stored before anything is computed, and the answer when it ends, also if the reader has left. If the
-database is busy, full or away, storing an answer is tried again. Out of scope: what is stored of an answer (`record`).
+database is busy, full or unreachable, storing an answer is retried. Out of scope: the stored fields (`record`).
 """
 
 import logging
@@ -51,7 +51,7 @@ def said(generation: Generation) -> Iterator[str]:
         return
     completion = generation.completion
     if completion.finish_reason == "cancelled":
-        raise DeskError("there is no answer: it was stopped before it began", code="no-answer")
+        raise DeskError("the answer was stopped before it began", code="no-answer")
     if completion.silence:
         raise DeskError(completion.silence, code="engine")
 
@@ -63,8 +63,8 @@ FIRST_PAUSE_S = 0.25
 def record_patiently(
     history: History, answer: Answer, details: AnswerDetails, is_ending: threading.Event, patience_s: float = PATIENCE_S
 ) -> None:
-    """Store an answer, in the calling thread. patience_s: how long it is tried again. is_ending: set when the server
-    stops; then one last try is made at once. Raises what `History.record_answer` raises.
+    """Store an answer, in the calling thread. patience_s: maximum time of retries. is_ending: set when the server
+    stops; one last attempt follows at once. Raises the errors of `History.record_answer`.
     """
     deadline, pause = time.monotonic() + patience_s, FIRST_PAUSE_S
     while True:
@@ -102,7 +102,7 @@ class AnswerStream(Protocol[T_co]):
 
 
 class OpenAnswer(Protocol):
-    """A running answer as the end of the desk needs it. finish: record it, also if nobody reads it."""
+    """A running answer, for a server that stops. finish: record it, also without a reader."""
 
     is_finished: threading.Event
 
@@ -165,11 +165,11 @@ class AnswerInProgress:
     @property
     def answer(self) -> Answer:
         if self._answer is None:
-            raise DeskError("there is no answer: it was stopped before it began", code="no-answer")
+            raise DeskError("the answer was stopped before it began", code="no-answer")
         return self._answer
 
     def finish(self) -> None:
-        """Wait for the engine, and record its text as far as it was shown. Runs once, also without a reader."""
+        """Wait for the engine, and record the shown text. Runs once, also without a reader."""
         with self._finishing:
             if self._running is None or self.is_finished.is_set():
                 return
@@ -213,9 +213,9 @@ class OpenAnswers:
             self._answers.discard(answer)
 
     def end(self, patience_s: float, most_s: float = 8.0) -> None:
-        """Stop all answers, and record their text so far. patience_s: time for all readers together to read what was
-        generated; the rest is not recorded. most_s: time for recording, because an engine or a database that hangs must
-        not keep the server from stopping.
+        """Stop all answers, and record their text so far. patience_s: time for all readers together to read the
+        generated text; unread text is not recorded. most_s: time for recording, because an engine or a database that
+        hangs must not keep the server from stopping.
         """
         self.is_ending.set()
         with self._lock:
@@ -264,7 +264,7 @@ class Answering:
     ) -> None:
         """policy: the default policy. answer_mode, refusal_bias: see `app.desk.calibration`."""
         self.settings, self.engine, self.policy, self.meter = settings, engine, policy, meter
-        self.questions = QuestionPreparer(settings, library, finder, engine, prompts, curated)
+        self.questions = QuestionPreparer(settings, library, finder, engine, prompts, in_flight, curated)
         self._history, self._in_flight = history, in_flight
         self._answer_mode, self._opening = answer_mode, None
         self.open = OpenAnswers()
@@ -324,20 +324,20 @@ class Answering:
             raise engine_failed(error) from error
 
     def asked(self, question: str, past: Sequence[PastMessage] = ()) -> AskedQuestion:
-        """A question with its passages and plan, outside of any conversation. Raises DeskError, CacheError."""
+        """Prepare a question outside of any conversation. Raises DeskError, CacheError."""
         started = time.perf_counter()
         prepared = self.questions.prepare(self.questions.valid(question), past)
         return AskedQuestion(started=started, prepared=prepared, policy=self.policy)
 
     def read(self, generation: Generation, asked: AskedQuestion) -> Answer:
-        """The finished answer, which is not recorded. Raises DeskError, CacheError."""
+        """Return the finished answer without recording it. Raises DeskError, CacheError."""
         shown = self.checked(generation, asked.prepared)
         deque(shown, maxlen=0)  # read it to the end
         return finished(generation.completion, shown, asked)[0]
 
     def rehearse(self) -> None:
-        """Search and compute once without recording, so that the first customer does not wait for lazy loading. A
-        remote model server may be slow or away: then nothing waits for it, and the log says so.
+        """Search and compute once without recording, so that the first customer does not wait for lazy loading. A slow
+        or unreachable remote model server is logged and not waited for.
         """
         with suppress(DeskError):  # the prompt does not fit: every question will say so
             self.questions.prepare(REHEARSED, [])
@@ -349,7 +349,7 @@ class Answering:
     def request(
         self, prepared: PreparedQuestion, reuse: Reuse, session: str | None, policy: Policy, owner: str = OPERATOR
     ) -> Request:
-        """Only its owner finds what is computed for it; the modules of passages are shared."""
+        """Return the engine's request. Only its owner can reuse its prefix; passages' modules are shared."""
         plan, engine, settings = prepared.plan, self.engine, self.settings
         assert plan is not None
         choices = None
@@ -387,5 +387,5 @@ class Answering:
         )
 
     def _mode_of(self, prepared: PreparedQuestion) -> AnswerMode:
-        """An unsure answer is quoted, whatever the mode of the other answers."""
+        """Return the answer's mode. An unsure answer is always quoted."""
         return "quote" if prepared.decision.outcome == "unsure" else self._answer_mode

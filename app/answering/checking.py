@@ -29,7 +29,7 @@ from retrieval.text.sentences import as_said, complete, parted
 from retrieval.text.terms import stem, words
 
 ENOUGH_OF_REFUSAL = 40
-"""Characters that identify the refusal. A checked answer shows nothing after it."""
+"""Number of characters that identify the refusal. A checked answer shows nothing after it."""
 
 
 class CheckedText:
@@ -236,7 +236,7 @@ ALIKE = 0.8  # two statements with this share of common words say the same
 def composed(
     ranked: Sequence[RankedStatement], texts: Mapping[int, str], *, sure: bool = True
 ) -> list[RankedStatement]:
-    """Best first. ranked: most likely first. texts: passages by number; statements of others are not shown."""
+    """Return the statements to show, best first. ranked: most likely first. texts: the allowed passages by number."""
     margin, most = (MARGIN, STATEMENTS) if sure else (UNSURE_MARGIN, UNSURE_STATEMENTS)
     shown: list[RankedStatement] = []
     told: set[int] = set()

@@ -1,8 +1,8 @@
 """Questions that the FAQ answers alone, before search and without the model.
 
-A pair answers only a question with the same telling words as one of its wordings, and only if both are at least as
-similar as the threshold (`app.knowledge.finder`). Other questions are searched, and find the FAQ's document like any
-other. Wordings are looked up by their telling words, so the number of pairs does not matter. Out of scope: writing
+A pair answers only a question with the same significant words as one of its wordings, and only if their similarity
+reaches the threshold (`app.knowledge.finder`). Other questions are searched, and find the FAQ's document like any
+other. Wordings are looked up by their significant words, so the number of pairs does not matter. Out of scope: writing
 pairs (`app.support.faq`).
 """
 
@@ -72,7 +72,7 @@ class CuratedAnswers:
         return FaqVectors(embedder=embedder.name, rows=embedder.embed_queries(list(questions)))
 
     def answer(self, question: str, collections: Collection[str] = ()) -> CuratedAnswer | None:
-        """The pair that answers a question alone, if there is one. collections: those that may be searched."""
+        """Return the pair that answers a question alone, if any. collections: which may be searched."""
         if not self._settings.faq_answers or (collections and FAQ not in collections):
             return None
         found = self.nearest(question)
@@ -83,7 +83,7 @@ class CuratedAnswers:
         return CuratedAnswer(pair, nearest, passages) if passages else None  # not in the document yet
 
     def nearest(self, question: str) -> tuple[FaqPair, NearestPair] | None:
-        """The most similar wording with the question's telling words, whether it answers or not."""
+        """Return the most similar wording with the question's significant words, even if it does not answer."""
         alike = self._wordings.get(telling(question))
         if not alike:
             return None
@@ -96,8 +96,8 @@ class CuratedAnswers:
 def passages_by_pair(
     pairs: Sequence[FaqPair], passages: Iterable[StoredPassage]
 ) -> dict[int, tuple[StoredPassage, ...]]:
-    """The passages of each pair by its number, both in the document's order. The document has a section for each pair;
-    a long question is shortened in the heading and repeated above the answer.
+    """Return the passages of each pair by its number, in the document's order. A long question is shortened in the
+    heading of its section and repeated above the answer.
     """
     found: defaultdict[int, tuple[StoredPassage, ...]] = defaultdict(tuple)
     left, current = list(pairs), None

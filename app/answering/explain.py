@@ -1,7 +1,7 @@
 """Example questions for an empty conversation, and the reason for the outcome of a question.
 
-Examples are headings of documents; questions come before titles. A heading is offered only if its own document surely
-answers it. No model is asked. `explain` shows agents all scores of the search and the rule that decided; nothing is
+Examples are headings of documents; questions come before titles. A heading is offered only if its own document answers
+it confidently. No model is asked. `explain` shows agents all scores of the search and the rule that decided; nothing is
 stored.
 """
 
@@ -25,7 +25,7 @@ Headings = Iterable[tuple[str, tuple[str, ...]]]
 
 
 class ExampleQuestions:
-    """The examples, looked for in the background. Safe to use from any thread."""
+    """Finds the examples in the background. Safe to use from any thread."""
 
     def __init__(self, headings: Callable[[], Headings], answered_from: Callable[[str], str | None]) -> None:
         self._headings, self._answered_from = headings, answered_from
@@ -34,7 +34,7 @@ class ExampleQuestions:
         self._found: list[str] = []
 
     def for_snapshot(self, snapshot: object) -> list[str]:
-        """The first call for a snapshot of the search starts looking for them and does not wait."""
+        """Return the examples found so far. The first call for a snapshot starts the search."""
         with self._lock:
             if self._snapshot is not snapshot:
                 self._snapshot, self._found = snapshot, []
@@ -47,7 +47,7 @@ class ExampleQuestions:
 
 
 def example_questions(headings: Headings, answered_from: Callable[[str], str | None]) -> list[str]:
-    """answered_from: returns the document that surely answers a question."""
+    """Return example questions. answered_from: returns the document that answers a question confidently."""
     chosen: dict[str, str] = {}
     for tried, (document, text) in enumerate(_candidates(headings)):
         if len(chosen) == MOST or tried == TRIED:
@@ -78,7 +78,7 @@ STATEMENTS = 8
 
 
 def explain(questions: QuestionPreparer, finder: Finder, curated: CuratedAnswers, question: str) -> SearchExplanation:
-    """Return what search finds for a first question and how it would end. Raises DeskError for an invalid one."""
+    """Return the search results and the outcome of a first question. Raises DeskError for an invalid one."""
     question, decider = questions.valid(question), questions.decider
     decision = decider.decide(question, [])
     judged = finder.judge(question, earlier=None, count=CANDIDATES)

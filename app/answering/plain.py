@@ -22,7 +22,7 @@ from cache.prompt.tokenizer import ChatTemplate
 from cache.serving.interface import EngineInterface
 
 MOST_TOKENS = 512
-"""Default limit of an answer. Memory is reserved for all of it."""
+"""Default maximum tokens of an answer. Memory is reserved for all of them."""
 LEAST_TEMPERATURE = 0.01  # below it the engine chooses the most likely token, which is the same
 
 
@@ -54,7 +54,7 @@ class PlainStream:
     @property
     def answer(self) -> PlainAnswer:
         if self._answer is None:
-            raise DeskError("there is no answer: it was stopped before it was complete", code="no-answer")
+            raise DeskError("the answer was stopped before it was complete", code="no-answer")
         return self._answer
 
     def cancel(self) -> None:
@@ -71,7 +71,7 @@ def complete(
     owner: str,
     report: Callable[[Served], None],
 ) -> PlainStream:
-    """report: called with the numbers of the answer. Raises DeskError for no conversation, or a too long one."""
+    """Answer. report: called with the answer's numbers. Raises DeskError if the conversation is invalid or too long."""
     parts = conversation(messages, engine.tokenizer.template)
     positions = engine.info.max_positions
     try:
@@ -93,8 +93,8 @@ def complete(
 
 
 def conversation(messages: Sequence[Said], template: ChatTemplate) -> list[Text]:
-    """Messages as the template renders them, up to the start of the answer. System messages come first; adjacent
-    messages of one role are joined. Raises DeskError unless user and assistant take turns, the user first and last.
+    """Render messages with the template, up to the start of the answer. System messages come first; adjacent messages
+    of one role are joined. Raises DeskError unless user and assistant take turns, the user first and last.
     """
     system = "\n\n".join(one.text for one in messages if one.role == "system")
     spoken = [one for one in messages if one.role != "system"]
@@ -109,7 +109,7 @@ def conversation(messages: Sequence[Said], template: ChatTemplate) -> list[Text]
 
 
 def opening(template: ChatTemplate, system: str) -> list[Text]:
-    """The text before the user's first message. Without a system text it is the template's own."""
+    """Return the text before the user's first message. Default system text: the template's own."""
     if system:
         return [
             Text(text=template.open, structural=True),

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Typed:
-    """mark: a hash of the text that was searched."""
+    """A search of typed text. mark: a hash of the text."""
 
     mark: int
     prefetch: Cancellable
@@ -55,7 +55,7 @@ class Prefetching:
         self._lock = threading.Lock()
 
     def typed(self, text: str, conversation_id: str | None, owner: str) -> None:
-        """Search a text that a visitor types, which replaces the one before, unless questions are answered."""
+        """Search a visitor's unfinished text in place of the previous one, unless questions are being answered."""
         if len(text) > self._answering.settings.max_question_chars or not is_enough(text):
             self.cancel(owner)
             return
@@ -79,7 +79,7 @@ class Prefetching:
                 self._searching.discard(owner)
 
     def cancel(self, owner: str) -> None:
-        """Drop a visitor's search that has not begun, and forget which text was searched."""
+        """Cancel a visitor's search that has not begun, and clear the text of the last search."""
         with self._lock:
             last = self._last.pop(owner, None)
         if last is not None:
@@ -99,7 +99,7 @@ class Prefetching:
             return True
 
     def _modules(self, text: str, conversation_id: str | None, owner: str) -> list[Segment]:
-        """The modules of a prompt with this question, most relevant first. Raises what asking raises."""
+        """Return the modules of a prompt with this question, most relevant first. Raises the same errors as asking."""
         self._check_with_machine(conversation_id, owner)
         past = [] if conversation_id is None else with_agents(self._history.past(conversation_id, owner))
         questions = self._answering.questions

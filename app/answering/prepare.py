@@ -1,8 +1,8 @@
 """From a question to its decision and prompt plan. The model computes nothing here, and nothing is recorded.
 
-The past is the stored conversation, or the messages of a client that sends all of them, as OpenAI's clients do. Of an
-earlier answer, only the part from documents belongs in the next prompt. Warmdesk's own texts (not sure, nothing found,
-a question back, small talk) are recognised and skipped.
+The past is the stored conversation, or all messages if the client sends them, as OpenAI's clients do. Only the part of
+an earlier answer that is from documents belongs in the next prompt. Warmdesk's own texts (not sure, nothing found, a
+question back, small talk) are recognised and skipped.
 
 The decision has four outcomes: answered, unsure, nothing, small talk. Search estimates how likely the documents answer,
 and two thresholds make three outcomes of it. Small talk needs no search. A message too vague to search gets one
@@ -24,6 +24,7 @@ from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.knowledge.finder import NOTHING, Finder, FoundPassage, RankedStatement, SearchResults, may_stand_alone
 from app.knowledge.prompts import PassageText, PromptBuilder, PromptTurn
+from app.knowledge.warm import InFlight
 from app.privacy.redaction import redact
 from app.replies.replies import all_texts, contact_links, heard, human_text, nothing_text, texts_in, vague_text
 from app.storage.history import PastMessage
@@ -37,8 +38,8 @@ from retrieval.text.terms import COMMON, asked_words, language_of, stem
 
 
 def with_agents(stored: Sequence[PastMessage]) -> list[PastMessage]:
-    """The messages as turns of a customer and the assistant, oldest first. Text of agents counts as an answer, as plain
-    text. It answers everything asked since the last answer, and replaces an answer that found nothing.
+    """Return messages as turns of a customer and the assistant, oldest first. An agent's text counts as an answer in
+    plain text. It answers everything asked since the last answer, and replaces an answer that found nothing.
     """
     past: list[PastMessage] = []
     for message, before in zip(stored, [None, *stored], strict=False):
@@ -59,7 +60,7 @@ def with_agents(stored: Sequence[PastMessage]) -> list[PastMessage]:
 
 
 def past_of(messages: Sequence[Said], settings: Settings) -> list[PastMessage]:
-    """The messages as the next prompt needs them: without system messages, one for adjacent ones of a role."""
+    """Return the messages for the next prompt: without system messages; adjacent messages of a role are joined."""
     spoken = [one for one in latest(messages) if one.role != "system"]
     past: list[PastMessage] = []
     question = ""
@@ -107,8 +108,8 @@ TOPICS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """How a question ends. says: Warmdesk's own words: the whole answer, or if `asks_model` the line before the text
-    from the documents. nothing: the text if the model finds no answer. faq: the pair that answers alone.
+    """The outcome of a question. says: Warmdesk's own words, which are the whole answer, or if `asks_model` the line
+    before it. nothing: the text if the model finds no answer. faq: the pair that answers alone.
     """
 
     outcome: Outcome
@@ -125,14 +126,14 @@ class Decision:
 
 
 class Decider:
-    """Decides by the settings, and by default by the values fitted for the embedder."""
+    """Decides with thresholds from the settings, or by default with those fitted for the embedder."""
 
     def __init__(self, settings: Settings, finder: Finder, curated: CuratedAnswers | None = None) -> None:
         """curated: the FAQ; None in measurements without it."""
         self._settings, self._finder, self._curated = settings, finder, curated
 
     def decide(self, question: str, past: Sequence[PastMessage], collections: Sequence[str] = ()) -> Decision:
-        """Search if needed, and decide. A follow-up is also searched together with the question before it."""
+        """Search if needed, and decide. A follow-up is also searched together with the previous question."""
         with self._finder.one_question():
             return self._decided(question, past, collections)
 
@@ -195,7 +196,7 @@ def earlier_question(past: Sequence[PastMessage]) -> str | None:
 
 
 def is_topic(question: str) -> bool:
-    """Return whether a question only names a thing ("delivery"). A code or a model name is enough of a question."""
+    """Return whether a question only names a thing ("delivery"). A code or a model name counts as a full question."""
     terms = {stem(word) for word in asked_words(question)} - COMMON
     return len(terms) == 1 and not any(map(str.isdigit, question))
 
@@ -221,7 +222,7 @@ def topics_of(found: Sequence[FoundPassage]) -> dict[str, FoundPassage]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedQuestion:
-    """A question with its decision. in_prompt: passages by module's name. plan: None if the model is not asked."""
+    """A question with its decision. in_prompt: passages by module name. plan: None if the model is not asked."""
 
     question: str
     decision: Decision
@@ -238,13 +239,16 @@ class PreparedQuestion:
 
 
 def valid_question(question: str, settings: Settings) -> str:
-    """The question as it is stored, searched and shown. Raises DeskError for an invalid one."""
+    """Return the question as it is stored, searched and shown. Raises DeskError for an invalid one."""
     check_length(question, settings.max_question_chars)
     question = question.strip().encode("utf-8", "backslashreplace").decode("utf-8")
     if not question:
         raise DeskError("the question is empty: write one", code="question-empty")
     check_length(question, settings.max_question_chars)  # an escape is longer than the character
     return redact(question) if settings.redact else question
+
+
+READ_S = 0.5  # for which a question may encode passages that are also being encoded in the background
 
 
 class QuestionPreparer:
@@ -257,23 +261,25 @@ class QuestionPreparer:
         finder: Finder,
         engine: EngineInterface,
         prompts: PromptBuilder,
+        in_flight: InFlight,
         curated: CuratedAnswers | None = None,
     ) -> None:
         self._settings, self._library, self.decider = settings, library, Decider(settings, finder, curated)
-        self._engine, self._prompts = engine, prompts
+        self._engine, self._prompts, self._in_flight = engine, prompts, in_flight
 
     def valid(self, question: str) -> str:
         return valid_question(question, self._settings)
 
     def prepare(self, question: str, past: Sequence[PastMessage], collections: Sequence[str] = ()) -> PreparedQuestion:
-        """Decide, and plan if the model is to be asked. Raises DeskError if the prompt does not fit the model."""
+        """Decide, and plan a prompt if the model is needed. Raises DeskError if the prompt does not fit the model."""
         started = time.perf_counter()
         decision = self.decider.decide(question, past, collections)
         retrieve_ms = (time.perf_counter() - started) * 1e3
         in_prompt: dict[str, StoredPassage] = {}
         plan, notice = None, None
         if decision.asks_model:
-            turns, in_prompt = self._turns(past, decision.results.passages, question)
+            soon = self._soon([one.passage for one in decision.results.passages])
+            turns, in_prompt = self._turns(past, soon, question)
             plan, dropped = self._fit(turns)
             notice = OLDER_TURNS_LEFT_OUT if dropped else None
         return PreparedQuestion(
@@ -287,11 +293,11 @@ class QuestionPreparer:
         )
 
     def foresee(self, question: str, past: Sequence[PastMessage]) -> Plan | None:
-        """A plan with the passages for an unfinished question, without its text; None if it needs no passages."""
+        """Plan the passages for an unfinished question, without its text. Return None if it needs no passages."""
         decision = self.decider.decide(question, past)
         if decision.outcome == "smalltalk" or decision.faq is not None:
             return None
-        turns, _ = self._turns(past, decision.results.passages, question="")
+        turns, _ = self._turns(past, [one.passage for one in decision.results.passages], question="")
         return self._fit(turns)[0]
 
     def answered_from(self, question: str) -> str | None:
@@ -301,14 +307,28 @@ class QuestionPreparer:
         documents = {one.passage.id: one.passage.document for one in decision.results.passages}
         return documents.get(decision.statements[0].passage)
 
+    def _soon(self, found: Sequence[StoredPassage]) -> Sequence[StoredPassage]:
+        """The best passage, and the others that are encoded or can be in READ_S. found: best first."""
+        unread = {one.id for one in found} & self._in_flight.unread
+        if not unread:
+            return found
+        room, soon = READ_S / max(self._engine.seconds_per_token, 1e-9), list[StoredPassage]()
+        for one in found:
+            tokens = sum(p.num_tokens for p in (one, *one.neighbours)) if one.id in unread else 0
+            if tokens <= room or not soon:
+                soon.append(one)
+                room -= tokens
+        self._in_flight.wanted = [one.id for one in found if one not in soon]
+        return soon
+
     def _turns(
-        self, past: Sequence[PastMessage], found: Sequence[FoundPassage], question: str
+        self, past: Sequence[PastMessage], found: Sequence[StoredPassage], question: str
     ) -> tuple[list[PromptTurn], dict[str, StoredPassage]]:
-        """The conversation as prompt turns, and every passage in it by its module's name."""
+        """Return the conversation as prompt turns, and its passages by module name."""
         pairs = [(asked, said) for asked, said in pairwise(past) if (asked.role, said.role) == ("user", "assistant")]
         answered = [(asked, said) for asked, said in pairs if said.text]  # some text came from the documents
         ids = {id_ for _, said in answered for id_ in said.passage_ids if id_ is not None}
-        stored = {passage.id: passage for passage in self._library.passages(sorted(ids))}
+        stored = {one.id: one for one in self._library.passages(sorted(ids - self._in_flight.unread))}
         turns = [
             PromptTurn(
                 passages=tuple(PassageText.of(stored[id_]) for id_ in said.passage_ids if id_ in stored),
@@ -318,7 +338,7 @@ class QuestionPreparer:
             )
             for asked, said in answered
         ]
-        new = [one.passage for one in reversed(found)]  # the most relevant passage is last, next to the question
+        new = found[::-1]  # the most relevant passage is last, next to the question
         turns.append(PromptTurn(passages=tuple(PassageText.of(p) for p in new), question=question))
         return turns, {PassageText.of(p).name: p for p in (*stored.values(), *new)}
 

@@ -54,9 +54,9 @@ def choices_of(shown: Sequence[RankedStatement], refusal: str, tokenizer: Tokeni
 
 
 def tokens_behind(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Tokens of a statement that follows another one, with the separator. They are cut from a text with a full stop
-    before them, because some tokenizers encode the beginning of a text differently from its middle. If a tokenizer
-    makes one token of the full stop and the line break, both parts are encoded separately.
+    """Return the tokens of a separator and a statement after another one. They are cut from a text with a full stop
+    before them, because some tokenizers encode the start of a text differently. If a tokenizer makes one token of the
+    full stop and the line break, both parts are encoded separately.
     """
     before = tokenizer.encode([Text(text=".")])
     joined = tokenizer.encode([Text(text=f".{BETWEEN}{text}")])

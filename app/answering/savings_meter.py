@@ -1,9 +1,9 @@
-"""Measure what reuse saves: a sampled share of answers is recomputed without reuse while the server is idle, and both
-runs are compared.
+"""Measure the savings of reuse: a sampled share of answers is recomputed without reuse while the server is idle, and
+both runs are compared.
 
-The second run has the same prompt at the same position ids, with full attention. So it shows the time and the text of
-an answer without reuse. Out of scope: how the engine recomputes when idle (`cache.engine.restarts`), the statistics of
-the samples (`app.desk.overview`).
+The second run has the same prompt at the same position ids, with full attention. It shows the time and the text of an
+answer without reuse. Out of scope: how the engine recomputes when idle (`cache.engine.restarts`), the statistics of the
+samples (`app.desk.overview`).
 """
 
 import logging
@@ -24,9 +24,9 @@ from cache.errors import CacheError, EngineBusy, EngineStopped
 from cache.serving.interface import EngineInterface
 
 WAITING = 8
-"""Answers that may wait for their second run. Each holds its prompt."""
+"""Maximum number of answers that wait for their second run. Each holds its prompt."""
 QUIET_S = 10.0
-"""Idle time before a second run. A question that arrives during the run waits for one pass."""
+"""Idle time before a second run. A question that arrives during the run waits for one forward pass."""
 TRIES = 5
 _LOOK_S, _STOPPED_S = 0.5, 2.0
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """An answer that is to be computed again."""
+    """An answer to compute again."""
 
     request: Request
     generation: Generation
@@ -64,7 +64,7 @@ class SavingsMeter:
             self._thread.join(_STOPPED_S)
 
     def clear(self) -> None:
-        """Drop the waiting prompts, because one may contain text that must be deleted."""
+        """Remove the waiting prompts, because they may contain text that must be deleted."""
         while True:
             try:
                 self._sampled.get_nowait()
@@ -72,7 +72,7 @@ class SavingsMeter:
                 return
 
     def consider(self, sampled: Sampled) -> None:
-        """Perhaps recompute this answer later. If the queue is full, it is skipped."""
+        """Sample this answer at random to recompute it later. If the queue is full, it is skipped."""
         if self._thread is None or sampled.request.reuse != "on" or random.random() >= self._share:
             return
         try:

@@ -42,7 +42,7 @@ def owner_of(caller: Caller, user: str | None) -> str:
 
 
 def count(caller: Caller, keys: Keys) -> None:
-    """Count a request that costs something. Raises ApiError if the key has sent too many within a minute."""
+    """Count a request that needs computation. Raises ApiError if the key has sent too many within a minute."""
     if wait_s := keys.seconds_to_wait(caller):
         words = f"this key has sent as many requests as it may in a minute: try again in {wait_s} s"
         raise ApiError(429, words, "rate_limit_exceeded", headers={"retry-after": str(wait_s)})
@@ -52,10 +52,9 @@ T = TypeVar("T")
 
 
 class RunningAnswer(Generic[T]):
-    """An answer that is generated in its own thread, because long ones would occupy all of the framework's few, and
-    read by the event loop, which never waits for the engine. If the client disconnects, generation stops at once and
-    the thread stores the partial answer. Iterate, once, for the pieces; then read `answer`. Must be made in an event
-    loop.
+    """An answer that its own thread generates, because the framework has few threads. The event loop reads it and never
+    waits for the engine. If the client disconnects, generation stops at once and the thread stores the partial answer.
+    Iterate, once, for the pieces; then read `answer`. Must be made in an event loop.
 
     start: starts the answer; it may block and raise. The iteration raises every error of `start` and of the answer.
     """
@@ -83,7 +82,7 @@ class RunningAnswer(Generic[T]):
         return self._answer[0]
 
     def cancel(self) -> None:
-        """Stop soon, without waiting. Does nothing after the end."""
+        """Ask the answer to stop, without waiting. Does nothing after its end."""
         with self._lock:
             self._left = True
             if self._stream is not None:
@@ -149,7 +148,7 @@ class ChatReply:
         return _event({**self._common, "object": "chat.completion.chunk", "choices": [choice], **more})
 
     def _end(self) -> tuple[Answer | PlainAnswer, str, dict[str, Any]]:
-        """The finished answer, why it ended, and the fields that only Warmdesk has."""
+        """Return the finished answer, the reason for its end, and the fields that only Warmdesk has."""
         answer = self.running.answer
         if isinstance(answer, PlainAnswer):
             return answer, answer.finish_reason, {"timings_ms": times(answer.timings, self._caller)}

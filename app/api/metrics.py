@@ -1,4 +1,4 @@
-"""GET /metrics for Prometheus: vLLM's names for what vLLM measures, so that its dashboards work, and our own.
+"""GET /metrics for Prometheus: vLLM's names where it has the metric, so that its dashboards work, and our own.
 
 Counters and histograms count from the start; gauges are read at each scrape. Readable from this machine, or with a key
 of scope admin. docs/grafana.json is a dashboard.
@@ -37,7 +37,7 @@ _FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "
 
 
 class Meter:
-    """Counters of answers, and the desk's load. Each has its own registry, so several desks do not mix."""
+    """Counters of answers, and the server's load. Each instance has its own registry, so their counts do not mix."""
 
     def __init__(self, desk: Service) -> None:
         self.registry = CollectorRegistry()
@@ -96,11 +96,11 @@ class Meter:
         return generate_latest(self.registry)
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing before a scrape: the desk may not be open yet."""
+        """Return nothing: before a scrape, the desk may not be open."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """The values that are read at a scrape."""
+        """Read the values for a scrape."""
         load = self._desk.load()
         used, room = load.num_bytes.get("device", 0), load.capacity.get("device", 0)
         model = partial(_labelled, GaugeMetricFamily, "model_name")
@@ -136,7 +136,7 @@ def metrics_router(desk: Service) -> APIRouter:
 
     @router.get("/metrics")
     def metrics(request: Request) -> Response:
-        """Numbers for Prometheus."""
+        """Return the metrics for Prometheus."""
         is_local = request.client is not None and request.client.host in _LOCAL
         is_forwarded = any(name in request.headers for name in _FORWARDED)
         if (not is_local or is_forwarded) and "admin" not in caller_of(request).scopes:

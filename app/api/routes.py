@@ -44,14 +44,14 @@ def conversations_router(desk: Service) -> APIRouter:
     def list_conversations(
         request: Request, user: User = None, limit: Annotated[int, Query(ge=1, le=1000)] = 50
     ) -> JSONResponse:
-        """The latest conversations, most recently used first."""
+        """Lists the latest conversations, most recently used first."""
         return JSONResponse(
             listed([summary_reply(one) for one in desk.conversations(owner_of(caller_of(request), user), limit)])
         )
 
     @router.get("/conversations/{conversation_id}")
     def get_conversation(request: Request, conversation_id: Id, user: User = None) -> JSONResponse:
-        """All messages, oldest first."""
+        """Lists all messages, oldest first."""
         caller = caller_of(request)
         turns = desk.turns(conversation_id, owner_of(caller, user))
         if not turns:
@@ -63,7 +63,7 @@ def conversations_router(desk: Service) -> APIRouter:
     def get_conversation_file(
         request: Request, conversation_id: Id, user: User = None, format: Literal["json", "csv", "md"] = "json"
     ) -> Response:
-        """The conversation as a file."""
+        """Returns the conversation as a file."""
         file = export_conversation(desk, conversation_id, owner_of(caller_of(request), user), format)
         if file is None:
             raise not_found("conversation")
@@ -72,7 +72,7 @@ def conversations_router(desk: Service) -> APIRouter:
 
     @router.delete("/conversations/{conversation_id}")
     def delete_conversation(request: Request, conversation_id: Id, user: User = None) -> JSONResponse:
-        """Deletes it with all its messages."""
+        """Deletes the conversation with all its messages."""
         owner = owner_of(caller_of(request), user)
         if not desk.turns(conversation_id, owner):
             raise not_found("conversation")
@@ -99,13 +99,13 @@ def documents_router(desk: Service, keys: Keys, record: Record) -> APIRouter:
 
     @router.get("/documents")
     def list_documents(collection: Line | None = None) -> JSONResponse:
-        """All documents, or those of a collection."""
+        """Lists all documents, or the documents of a collection."""
         rows = [one for one in desk.documents() if collection in (None, one.collection)]
         return JSONResponse(listed([document_reply(one) for one in rows]))
 
     @router.get("/documents/{document_id}")
     def get_document(document_id: Id) -> JSONResponse:
-        """One document."""
+        """Returns one document."""
         return JSONResponse(document_reply(stored(document_id)))
 
     @router.post("/documents", status_code=201)
@@ -128,7 +128,7 @@ def documents_router(desk: Service, keys: Keys, record: Record) -> APIRouter:
 
     @router.delete("/documents/{document_id}")
     def delete_document(request: Request, document_id: Id) -> JSONResponse:
-        """Deletes it with everything derived from it."""
+        """Deletes the document with everything derived from it."""
         Changes(desk, record, caller_of(request).who).forget(stored(document_id).path)
         return JSONResponse({"id": document_id, "object": "document.deleted", "deleted": True})
 
@@ -146,7 +146,7 @@ def handoffs_router(desk: Service, keys: Keys) -> APIRouter:
 
     @router.post("/handoffs")
     def request_handoff(request: Request, body: HandoffRequest) -> JSONResponse:
-        """Asks for an agent, in one of the caller's conversations or in a new one that begins with the message. Outside
+        """Requests an agent, in one of the caller's conversations or in a new one that begins with the message. Outside
         of office hours an e-mail address is needed, and the assistant continues to answer.
         """
         caller = caller_of(request)
@@ -161,7 +161,7 @@ def handoffs_router(desk: Service, keys: Keys) -> APIRouter:
 
     @router.get("/handoffs/{conversation_id}")
     def get_handoff(request: Request, conversation_id: Id, user: User = None) -> JSONResponse:
-        """Who answers now. Messages of agents are among the messages of the conversation."""
+        """Returns who answers now. Messages of agents are among the messages of the conversation."""
         return JSONResponse(_reply(its(conversation_id, owner_of(caller_of(request), user))))
 
     @router.post("/handoffs/{conversation_id}/messages")
@@ -204,12 +204,12 @@ def models_router(desk: Service, keys: Keys) -> APIRouter:
 
     @router.get("/models")
     def list_models() -> JSONResponse:
-        """The desk, its language model and its embedder."""
+        """Lists Warmdesk, its language model and its embedder."""
         return JSONResponse(listed(models_reply(desk.models(), started)))
 
     @router.get("/models/{model:path}")
     def get_model(model: Line) -> JSONResponse:
-        """One of them."""
+        """Returns one model by name."""
         for row in models_reply(desk.models(), started):
             if row["id"] == model:
                 return JSONResponse(row)
@@ -217,7 +217,7 @@ def models_router(desk: Service, keys: Keys) -> APIRouter:
 
     @router.post("/embeddings")
     async def create_embeddings(request: Request, body: EmbeddingRequest) -> JSONResponse:
-        """Texts as vectors of length 1."""
+        """Returns texts as vectors of length 1."""
         count(caller_of(request), keys)
         names = desk.models()
         if body.model != names.embedder:

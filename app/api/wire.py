@@ -1,10 +1,10 @@
 """The JSON of the API: errors, request bodies and responses with OpenAI's names. Warmdesk's own fields are in the
 object "warmdesk".
 
-An error has the form {"error": {message, type, param, code}} and the right status. Only the errors in `KNOWN` are told,
-in words for a caller; any other is one line, and the log has more. Request fields of OpenAI that change nothing here
-are ignored (`metadata`, `seed` of Warmdesk, ...); a field whose absence would change the answer is refused by name.
-Paths of documents are never sent: a document has an id and a file name.
+An error has the form {"error": {message, type, param, code}} and the right status. Only the errors in `KNOWN` are
+described to the caller; any other is one line, and the log has more. OpenAI's request fields that change nothing here
+are ignored (`metadata`, `seed` of Warmdesk, ...); a field that would change the answer is refused by name. Paths of
+documents are never sent: a document has an id and a file name.
 """
 
 import base64
@@ -42,7 +42,7 @@ TYPES = {
 
 
 class _Known(NamedTuple):
-    """How a DeskError is told. message: replaces its own, which names settings or commands. code: OpenAI's, if any."""
+    """A DeskError as shown to a caller. message: used instead of one that names settings. code: OpenAI's, if any."""
 
     status: int
     message: str | None = None
@@ -79,7 +79,7 @@ _NO_DATABASE = _Known(503, "the server is busy: try again soon")
 
 @dataclass(eq=False)
 class ApiError(Exception):
-    """A request that is answered with an error. param: the wrong field. headers: sent as well."""
+    """An error response. param: the wrong field. headers: further headers to send."""
 
     status: int
     message: str
@@ -106,7 +106,7 @@ def told(error: Exception) -> ApiError:
     if isinstance(error, HTTPException):  # from the framework: a body that is not text, or not a form
         return ApiError(error.status_code, str(error.detail), "invalid_request")
     if not isinstance(error, DeskError) or (known := _known(error)) is None:
-        log.error("a request of the API failed", exc_info=error)
+        log.error("an API request failed", exc_info=error)
         return ApiError(500, UNEXPECTED)
     headers = {"retry-after": str(BUSY_S)} if known.status in (429, 503) else {}
     return ApiError(known.status, known.message or str(error), known.code or error.code, headers=headers)
@@ -121,7 +121,7 @@ def _known(error: DeskError) -> _Known | None:
 
 
 def _invalid(error: RequestValidationError) -> ApiError:
-    """The first mistake in a body or an address, in Pydantic's words without its prefix."""
+    """Return the first mistake in a body or a URL, in Pydantic's words without its prefix."""
     first = error.errors()[0]
     place = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
     if first["type"] == "json_invalid":
@@ -132,7 +132,7 @@ def _invalid(error: RequestValidationError) -> ApiError:
 
 
 class ApiRoute(APIRoute):
-    """A route that tells its errors as above."""
+    """A route that returns its errors in this form."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -178,7 +178,7 @@ class Message(BaseModel):
 
 
 class StreamOptions(BaseModel):
-    """include_usage: send the usage in a last chunk without a choice."""
+    """Options of a stream. include_usage: send the usage in a last chunk without a choice."""
 
     include_usage: bool = False
 
@@ -215,7 +215,7 @@ class ChatRequest(OfUser):
     def _stops_something(cls, stop: str | list[str] | None) -> str | list[str] | None:
         stops = [stop] if isinstance(stop, str) else stop or []
         if len(stops) > MOST_STOPS:
-            raise ValueError(f"at most {MOST_STOPS} stop strings are possible")
+            raise ValueError(f"at most {MOST_STOPS} stop strings are allowed")
         if "" in stops:
             raise ValueError("an empty stop string would end every answer at once")
         return stop
@@ -265,7 +265,7 @@ class EmbeddingRequest(OfUser):
         if not texts or not all(texts):
             raise ValueError("an empty text has no embedding")
         if len(texts) > MOST_INPUTS:
-            raise ValueError(f"at most {MOST_INPUTS} texts are possible at once")
+            raise ValueError(f"at most {MOST_INPUTS} texts are allowed in one request")
         return value
 
     @property
@@ -304,7 +304,7 @@ def file_name(path: str) -> str:
 
 
 def usage_reply(usage: AnswerUsage) -> dict[str, Any]:
-    """Sources of the tokens. cached_tokens = session + prefix + module; null if a remote model server does not say."""
+    """Return tokens by source. cached_tokens = session + prefix + module; null if a remote server does not tell."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -319,8 +319,8 @@ def usage_reply(usage: AnswerUsage) -> dict[str, Any]:
 
 
 def times(timings: AnswerTimings, caller: Caller) -> dict[str, float]:
-    """Milliseconds of each stage. Times of search and memory reveal what other users asked recently, so only keys of
-    the scope admin get them exactly.
+    """Return the milliseconds of each stage. Times of search and memory reveal what others asked recently, so only keys
+    of the scope admin get them exactly.
     """
     shown = asdict(timings)
     if "admin" not in caller.scopes:
@@ -329,7 +329,7 @@ def times(timings: AnswerTimings, caller: Caller) -> dict[str, float]:
 
 
 def desk_fields(answer: Answer, caller: Caller, notice: str | None = None) -> dict[str, Any]:
-    """The fields that only Warmdesk has. notice: one more notice."""
+    """Return the fields that only Warmdesk has. notice: one more notice."""
     notices = [one for one in (answer.notice, notice) if one]
     return {
         "conversation_id": answer.conversation_id,
@@ -346,13 +346,13 @@ def desk_fields(answer: Answer, caller: Caller, notice: str | None = None) -> di
 
 
 def models_reply(names: ModelNames, started: int) -> list[dict[str, Any]]:
-    """The names for the field `model`. started: seconds since 1970."""
+    """Return the allowed values of the field `model`. started: seconds since 1970."""
     kinds = ((DESK, "desk"), (names.language, "language"), (names.embedder, "embedding"))
     return [{"id": name, "object": "model", "created": started, "owned_by": DESK, "kind": kind} for name, kind in kinds]
 
 
 def embeddings_reply(embedded: Embedded, model: str, *, in_base64: bool) -> dict[str, Any]:
-    """Vectors in the order of their texts. in_base64: as little-endian float32."""
+    """Return vectors in the order of their texts. in_base64: as little-endian float32."""
     rows = [base64.b64encode(row.astype("<f4")).decode() if in_base64 else row.tolist() for row in embedded.vectors]
     data = [{"object": "embedding", "index": number, "embedding": row} for number, row in enumerate(rows)]
     usage = {"prompt_tokens": embedded.tokens, "total_tokens": embedded.tokens}
@@ -383,7 +383,7 @@ def summary_reply(summary: ConversationSummary) -> dict[str, Any]:
 
 
 def turn_reply(turn: Turn, caller: Caller) -> dict[str, Any]:
-    """A message of a stored conversation; an answer has Warmdesk's own fields."""
+    """Return a message of a stored conversation. An answer has Warmdesk's own fields."""
     message: dict[str, Any] = {
         "id": turn.message_id,
         "role": turn.role,
@@ -401,5 +401,5 @@ def listed(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def not_found(what: str) -> ApiError:
-    """The thing does not exist, or has another owner."""
+    """Return the error for a thing that does not exist or has another owner."""
     return ApiError(404, f"there is no such {what}", f"{what}-unknown")

@@ -2,12 +2,14 @@
 
 import json
 import os
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from app.cli.options import INTERRUPTED, Common, fail, open_service, takes
+from app.cli.options import INTERRUPTED, Common, fail, find_served, open_service, takes
 
 commands = typer.Typer()
 
@@ -22,18 +24,28 @@ def ask(
     policy: Annotated[str | None, typer.Option(help="fast, balanced or exact; default: as set or calibrated.")] = None,
     collection: Annotated[list[str] | None, typer.Option(help="Search only these collections; default: all.")] = None,
 ) -> None:
-    """Answer one question from the documents."""
+    """Answer one question from the documents. Also while the server runs, which answers it."""
+    from msgspec import convert
+
     from app.cli.reports import print_answer
     from app.desk.output import answer_json
+    from app.domain.answers import Answer
 
-    with open_service(common.settings, "warmdesk ask") as service:
-        stream = service.ask(
-            question, conversation_id=conversation, reuse=reuse, policy=policy, collections=collection or ()
-        )
-        for piece in stream:
-            if not common.as_json:
-                print(piece, end="", flush=True)
-        common.show(answer_json(stream.answer), lambda: print_answer(stream.answer))
+    def show(*, piece: str, **progress: object) -> None:
+        if not common.as_json:
+            print(piece, end="", flush=True)
+
+    order = {"conversation_id": conversation, "reuse": reuse, "policy": policy, "collections": collection or []}
+    running = find_served(common)
+    if running is not None:
+        answer = convert(running("/ask", {"question": question, **order}, show), Answer)
+    else:
+        with open_service(common.settings, "warmdesk ask") as service:
+            stream = service.ask(question, **order)
+            for piece in stream:
+                show(piece=piece)
+            answer = stream.answer
+    common.show(answer_json(answer), lambda: print_answer(answer))
 
 
 @commands.command()
@@ -46,26 +58,44 @@ def batch(
         typer.Option(help="Append each answer to this file at once; questions with an answer there are skipped."),
     ] = None,
 ) -> int:
-    """Answer many questions, grouped by the passages and prefixes that their prompts share."""
+    """Answer many questions, grouped by the passages and prefixes that their prompts share. Also while the server
+    runs, which answers them.
+    """
     try:
+        from msgspec import to_builtins
+
         from app.cli.reports import print_batch, progress_bar
         from app.desk.batch import read_questions, still_to_answer
         from app.desk.output import batch_entry_json, batch_json
 
         lines = read_questions(questions)
-        with open_service(common.settings, "warmdesk batch") as service, progress_bar() as progress:
+        running = find_served(common)
+        own = open_service(common.settings, "warmdesk batch")
+        desk: AbstractContextManager[Any] = nullcontext() if running else own
+        with desk as service, progress_bar() as progress:
             left = lines if output is None else still_to_answer(lines, output)
             with open(output or os.devnull, "a", encoding="utf-8") as kept:
-                result = service.batch(
-                    left,
-                    lambda done, total: progress("answering", done, total),
-                    lambda *entry: print(json.dumps(batch_entry_json(*entry)), file=kept, flush=True),
-                )
+
+                def report(stage: str, done: int, total: int, entry: dict[str, Any] | None = None) -> None:
+                    if entry is None:
+                        progress(stage, done, total)
+                    else:
+                        print(json.dumps(entry), file=kept, flush=True)
+
+                if running is not None:
+                    result = running("/batch", {"questions": to_builtins(left)}, report)
+                else:
+                    answered = service.batch(
+                        left,
+                        partial(report, "answering"),
+                        lambda *entry: report("answering", 0, 1, batch_entry_json(*entry)),
+                    )
+                    result = batch_json(answered)
     except KeyboardInterrupt:
         fail("interrupted", "interrupted" if output is None else INTERRUPTED, status=130)
-    skipped = len(lines) - len(left)
-    common.show(batch_json(result, skipped), lambda: print_batch(result, skipped))
-    return 1 if result.failed else 0
+    result["skipped"] = len(lines) - len(left)
+    common.show(result, lambda: print_batch(result))
+    return 1 if result["failed"] else 0
 
 
 @commands.command()

@@ -62,7 +62,7 @@ def publish(
 
 
 def need(section: str, write: Path | None, plot: Path | None = None) -> None:
-    """Fail before the work is done if its table cannot be written or its plot drawn. Raises DeskError."""
+    """Raise DeskError before the work starts if its table or plot cannot be written."""
     from evals.report import need_plots, read_section
 
     if write is not None:
@@ -114,6 +114,26 @@ def latency(
     command += f" --threads {threads}" if threads else ""
     command += f" --arms {arms}" if arms else ""
     publish(common, result, "latency", markdown, command, write)
+
+
+@bench.command("desk")
+@takes("as_json")
+def whole_desk(
+    common: Common,
+    documents: Annotated[Path, typer.Argument(help="Folder to ingest.")],
+    questions: Annotated[Path, typer.Argument(help='Questions, one {"question": text} a line.')],
+    limit: Annotated[int, typer.Option(help="Maximum questions.", min=1)] = 40,
+    repeats: Annotated[int, typer.Option(help="Runs of each command.", min=1)] = 3,
+    write: Write = None,
+) -> None:
+    """What an operator waits for: commands, indexing, a killed ingest, the start of a server, search; its memory."""
+    from app.desk.batch import read_questions
+    from evals.speed.desk import markdown, measure_desk
+
+    need("desk", write)
+    asked = [one.question for one in read_questions(questions)][:limit]
+    result = measure_desk(documents=documents, questions=asked, repeats=repeats, report=progress_line)
+    publish(common, result, "desk", markdown, f"warmdesk bench desk {documents} {questions} --limit {limit}", write)
 
 
 @bench.command("prompt-cache")
@@ -293,8 +313,8 @@ def gpu(
     write: Write = None,
     plot: Plot = None,
 ) -> None:
-    """All measurements on a GPU: correctness, first token by the place of modules, decoding, memory; compared with
-    transformers and the GPU's limits. Models have random weights. --device: cuda if there is one.
+    """Measure a GPU: correctness, first token by memory tier, decoding, memory. Baselines are transformers and the
+    GPU's limits. Models have random weights. Default of --device: cuda if there is one.
     """
     from evals.gpu.plan import PLANS
     from evals.gpu.run import drawing_of, markdown, measure_gpu

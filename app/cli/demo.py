@@ -59,7 +59,7 @@ def compare(service: Service, documents: Path) -> None:
 
 
 def begin(service: Service, question: str, reuse: str) -> Answer:
-    """Return an answer that was stopped after its first words, in a temporary conversation."""
+    """Ask in a temporary conversation, and stop the answer after its first words."""
     stream = service.ask(question, reuse=reuse)
     for _ in stream:
         stream.cancel()

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.options import Common, find_served, open_reader, open_service, recorded, takes
+from app.cli.options import Common, find_served, open_reader, open_service, open_stored, recorded, takes
 from app.domain.callers import COMMAND_LINE
 from app.domain.errors import DeskError
 
@@ -29,7 +29,7 @@ def ingest(
     collection: Annotated[str, typer.Option(help="Collection of the documents.")] = "",
     warm: Annotated[bool, typer.Option("--warm/--no-warm", help="Encode the passages now.")] = True,
 ) -> int:
-    """Add documents: read, split, index and encode every passage once. Also while the server runs."""
+    """Add documents: read, split, index and encode every passage once. Works while the server runs."""
     from app.cli.reports import print_ingest, progress_bar
     from app.desk.output import ingest_json
 
@@ -56,9 +56,10 @@ def documents(common: Common) -> None:
     """List the documents."""
     from app.cli.reports import print_documents
     from app.desk.output import documents_json
+    from app.storage.library import Library
 
-    with open_reader(common.settings) as service:
-        found = service.documents()
+    with open_stored(common.settings) as database:
+        found = Library(database).documents()
     common.show(documents_json(found), lambda: print_documents(found))
 
 
@@ -67,7 +68,7 @@ def documents(common: Common) -> None:
 def forget(
     common: Common, document: Annotated[str, typer.Argument(help="Path of the document, or an unambiguous end of it.")]
 ) -> None:
-    """Delete a document: text, vectors, keywords, quotes and encoded passages. Also while the server runs."""
+    """Delete a document: text, vectors, keywords, quotes and encoded passages. Works while the server runs."""
     from app.cli.reports import print_forgotten, print_old_copies
     from app.storage.files import old_copies
 
@@ -113,9 +114,10 @@ def list_(common: Common) -> None:
     """List the folders, with the result of the last run."""
     from app.cli.reports import print_synced
     from app.desk.output import synced_json
+    from app.storage.faq import SyncedFolderTable
 
-    with open_reader(common.settings) as service:
-        folders = service.synced.all()
+    with open_stored(common.settings) as database:
+        folders = SyncedFolderTable(database).all()
     common.show({"folders": [synced_json(one) for one in folders]}, lambda: print_synced(folders))
 
 
@@ -160,7 +162,7 @@ def _run(common: Common, service: Any, folders: list[str]) -> int:
 
 @contextmanager
 def _open(common: Common) -> Iterator[Any]:
-    """A desk whose folders can be changed, also while the server runs, which reads them from the database."""
+    """Open a desk whose folders can be changed. A running server reads the change from the database."""
     from app.cli.running_desk import find_running
 
     if find_running(common.settings.data_dir) is not None:

@@ -39,7 +39,7 @@ def quality(
     conversations: Annotated[bool, typer.Option("--conversations", help="Only follow-up questions.")] = False,
     write: Annotated[Path | None, typer.Option(help="Write the table into this file, and a plot next to it.")] = None,
 ) -> None:
-    """What reuse costs in answers: fidelity to full attention, and answers that contain the gold answer. Resumes."""
+    """Compare answers with and without reuse: fidelity to full attention, and share with the gold answer. Resumes."""
     from evals.answers.quality_run import draw, markdown, measure_quality
     from evals.report import write_section
 
@@ -72,7 +72,7 @@ def calibrate(
     data: Annotated[Path | None, typer.Option(help="Your own questions, as for eval quality.")] = None,
     limit: Annotated[int, typer.Option(help="Number of questions of each file.", min=1)] = 40,
 ) -> None:
-    """Find which policy keeps the answers of your model, and whether it may use its own words."""
+    """Find the fastest policy that keeps your model's answers, and whether the model may use its own words."""
     from evals.answers.quality_run import calibrate as measure
 
     found = measure(common.settings, data, limit=limit, report=progress_line)
@@ -93,8 +93,8 @@ def helpdesk(
         typer.Option(help="search: no language model. shipped: as configured. checked: the model's own words."),
     ] = "shipped",
 ) -> None:
-    """Whether answers are right, relevant and honest about missing information, on your documents. The installation is
-    temporary; with --data-dir it is stored and reused.
+    """Measure on your documents whether answers are right, relevant and honest about missing information. The
+    installation is temporary; with --data-dir it is stored and reused.
     """
     from evals.answers.helpdesk import markdown, measure_helpdesk
     from evals.answers.questions import read_questions, sample
@@ -127,11 +127,11 @@ def recall(
         typer.Option(help="Documents {title, context, qas} that are also searched, without their questions."),
     ] = None,
     num_distractors: Annotated[
-        int | None, typer.Option(help="Maximum number of passages of them.", min=1, show_default="all")
+        int | None, typer.Option(help="Maximum number of passages of these documents.", min=1, show_default="all")
     ] = None,
     write: Write = None,
 ) -> None:
-    """Whether search finds the right document, and whether it recognises that there is none."""
+    """Measure whether search finds the right document, and recognises that there is none."""
     from evals.answers.recall import markdown, measure_recall
     from evals.report import write_section
     from retrieval.search.embedding import SentenceEmbedder

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli.options import Common, find_served, open_reader, open_service, takes
+from app.cli.options import Common, find_served, open_service, open_stored, takes
 from app.domain.errors import DeskError
 from app.domain.setting_types import SAMPLE, SHIPPED_DATA
 
@@ -18,7 +18,7 @@ commands = typer.Typer()
 @takes("data_dir", "as_json")
 def backup(
     common: Common,
-    file: Annotated[Path, typer.Argument(help="The archive to write, as desk.tar.gz.")],
+    file: Annotated[Path, typer.Argument(help="The archive to write, for example desk.tar.gz.")],
     with_modules: Annotated[
         bool,
         typer.Option(
@@ -27,7 +27,7 @@ def backup(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Save the whole data folder in one archive, and check it. Also while the server runs, which
+    """Save the whole data folder in one archive, and check it. A running server
     continues to answer.
     """
     from app.cli.reports import print_backup, progress_bar
@@ -86,12 +86,24 @@ def serve(common: Common) -> None:
 @commands.command()
 @takes("data_dir", "as_json")
 def stats(common: Common) -> None:
-    """Show what was reused, what was computed, and why."""
+    """Show what was reused, what was computed, and why. Of the running server, if one runs."""
+    from msgspec import convert
+
     from app.cli.reports import print_overview, print_savings
     from app.desk.output import overview_json
+    from app.desk.overview import stored_overview, summarise_savings
+    from app.domain.answers import Overview
+    from app.domain.statistics import Savings
+    from app.storage.statistics import Statistics
 
-    with open_reader(common.settings) as service:
-        overview, savings = service.overview(), service.savings(datetime.min.replace(tzinfo=UTC), datetime.now(UTC))
+    running = find_served(common)
+    if running is not None:
+        overview, savings = convert(running("/stats", {}), tuple[Overview, Savings])
+    else:
+        with open_stored(common.settings) as database:
+            overview = stored_overview(common.settings, database)
+            samples = Statistics(database).samples(datetime.min.replace(tzinfo=UTC), datetime.now(UTC))
+        savings = summarise_savings(samples)
 
     def show() -> None:
         print_overview(overview)
@@ -103,7 +115,7 @@ def stats(common: Common) -> None:
 @commands.command()
 @takes("data_dir", "model", "device", "as_json")
 def doctor(common: Common) -> int:
-    """Check that everything the installation needs is there, and name the fix if not."""
+    """Check that the installation has everything it needs, and name the fix if not."""
     from app.cli.reports import print_checks
     from app.desk.doctor import examine
 

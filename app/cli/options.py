@@ -21,15 +21,16 @@ from app.domain.logs import OfRequest, say
 from app.domain.settings import Settings, load_settings
 from cache.engine.log_lines import write_log
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # each command imports what it needs: `--help` and lists wait for no more
     from app.access.identity import Administration
     from app.desk.service import Changes
+    from app.storage.database import Database
 
 INTERRUPTED = "interrupted; finished work is kept, and the same command continues"
 
 
 def fail(code: str, message: str, *, status: int = 1, details: dict[str, object] | None = None) -> NoReturn:
-    """Print an error as one line, with --json also as JSON, and end the program. details: more JSON keys."""
+    """Print an error as one line, with --json also as JSON, and exit. details: more JSON keys."""
     line = " ".join(message.split())
     if "--json" in sys.argv:
         print(json.dumps({"error": {"code": code, "message": line, **(details or {})}}))
@@ -84,7 +85,7 @@ SETTING_OF = {"memory": "device_memory"}
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """The common options that a command got. flags: of the settings that the command takes; None if not given."""
+    """The common options of a command. flags: values by setting; None if not given."""
 
     settings: Settings
     flags: dict[str, Any]
@@ -99,7 +100,7 @@ class Common:
 
 
 def takes(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command these common options; it gets them in its first parameter, a `Common`."""
+    """Add common options to a command. Its first parameter is the `Common`."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
@@ -141,12 +142,21 @@ def open_reader(settings: Settings) -> Iterator[Any]:
     """Open a service that only reads, also while the server runs. Raises DeskError if there is no data folder."""
     from app.desk.service import Service
 
+    with open_stored(settings), Service(settings, upgrade=False) as service:
+        yield service
+
+
+@contextmanager
+def open_stored(settings: Settings) -> "Iterator[Database]":
+    """Open the database alone, as `open_reader`: for lists, within a second."""
+    from app.storage.database import open_database
+
     if not settings.data_dir.is_dir():
         raise DeskError(
             f"there is no Warmdesk data in {str(settings.data_dir)!r}: ingest documents first", code="no-data-folder"
         )
-    with Service(settings, upgrade=False) as service:
-        yield service
+    with closing(open_database(settings.database_url, upgrade=False)) as database:
+        yield database
 
 
 def recorded(service: Any) -> "Changes":
@@ -160,20 +170,27 @@ def recorded(service: Any) -> "Changes":
 def open_administration(settings: Settings) -> "Iterator[Administration]":
     """Open the accounts and keys, also while the server runs, which reads them from the database each time."""
     from app.access.identity import Administration, Keys
+    from app.storage.people import Accounts, Audit
+
+    with open_accounts(settings) as database:
+        yield Administration(Accounts(database), Keys(database), Audit(database).record, COMMAND_LINE)
+
+
+@contextmanager
+def open_accounts(settings: Settings) -> "Iterator[Database]":
     from app.storage.database import open_database
     from app.storage.lock import is_locked, lock_data_folder
-    from app.storage.people import Accounts, Audit
 
     is_served = is_locked(settings.data_dir)
     with (
         nullcontext() if is_served else lock_data_folder(settings.data_dir, "warmdesk"),
         closing(open_database(settings.database_url, upgrade=not is_served)) as database,
     ):
-        yield Administration(Accounts(database), Keys(database), Audit(database).record, COMMAND_LINE)
+        yield database
 
 
 def find_served(common: Common) -> Callable[..., dict[str, Any]] | None:
-    """See `find_running`. Prints on stderr which flags a running server cannot take over."""
+    """Return the running server (`find_running`). Prints on stderr which flags it ignores."""
     from app.cli.running_desk import find_running
 
     running = find_running(common.settings.data_dir)

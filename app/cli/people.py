@@ -6,11 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from app.access.identity import ensure_admin, owner_of_user
-from app.cli.options import Common, find_served, open_administration, open_reader, open_service, recorded, takes
-from app.domain.callers import Role
+from app.cli.options import (
+    Common,
+    find_served,
+    open_accounts,
+    open_administration,
+    open_reader,
+    open_service,
+    recorded,
+    takes,
+)
+from app.domain.callers import ADMIN, Role
 from app.domain.errors import DeskError
-from app.storage.people import ADMIN
 
 if TYPE_CHECKING:
     from app.storage.people import ApiKey
@@ -23,7 +30,9 @@ commands.add_typer(accounts, name="accounts")
 @commands.command("reset-password")
 @takes("data_dir", "as_json")
 def reset_password(common: Common, name: Annotated[str, typer.Argument(help="Name of the account.")] = ADMIN) -> None:
-    """Set a new password for an account; its sign-ins end."""
+    """Set a new password for an account, and sign it out everywhere."""
+    from app.access.identity import ensure_admin
+
     with open_administration(common.settings) as desk:
         if name == ADMIN:
             ensure_admin(desk.accounts)
@@ -35,8 +44,10 @@ def reset_password(common: Common, name: Annotated[str, typer.Argument(help="Nam
 @takes("data_dir", "as_json")
 def list_accounts(common: Common) -> None:
     """List the accounts."""
-    with open_administration(common.settings) as desk:
-        stored = desk.accounts.all()
+    from app.storage.people import Accounts
+
+    with open_accounts(common.settings) as database:
+        stored = Accounts(database).all()
     rows = [{"name": one.name, "role": one.role, "created": one.created.isoformat()} for one in stored]
     common.show(rows, lambda: print("\n".join(f"{row['name']}  {row['role']}" for row in rows) or "no accounts yet"))
 
@@ -60,7 +71,7 @@ def add(
 @accounts.command("remove")
 @takes("data_dir", "as_json")
 def remove(common: Common, name: Annotated[str, typer.Argument(help="Name of the account.")]) -> None:
-    """Remove an account; its sign-ins end."""
+    """Remove an account, and sign it out everywhere."""
     with open_administration(common.settings) as desk:
         desk.remove_account(name)
     common.show({"removed": name}, lambda: print(f"{name} can no longer sign in"))
@@ -90,16 +101,17 @@ def create(
 def list_keys(common: Common) -> None:
     """List the keys."""
     from app.cli.reports import print_keys
+    from app.storage.people import ApiKeyTable
 
-    with open_administration(common.settings) as desk:
-        stored = desk.keys.all()
+    with open_accounts(common.settings) as database:
+        stored = ApiKeyTable(database).all()
     common.show({"keys": [key_json(one) for one in stored]}, lambda: print_keys(stored))
 
 
 @keys.command()
 @takes("data_dir", "as_json")
 def revoke(common: Common, name: Annotated[str, typer.Argument(help="Name of the key.")]) -> None:
-    """End a key: requests with it are refused."""
+    """Revoke a key: requests with it are refused."""
     with open_administration(common.settings) as desk:
         key = desk.revoke_key(name)
     common.show({"revoked": key.name}, lambda: print(f"{key.name} ({key.shown}...) no longer works"))
@@ -121,7 +133,7 @@ def key_json(key: "ApiKey") -> dict[str, Any]:
 visitors = typer.Typer(no_args_is_help=True, help="Export or delete the stored data of one customer.")
 commands.add_typer(visitors, name="visitors")
 
-KEPT = "counts on the dashboard stay: they have no names"
+KEPT = "counts on the dashboard stay because they contain no names"
 Owner = Annotated[str, typer.Argument(help="Owner of the conversations, as the dashboard shows it.")]
 User = Annotated[str, typer.Option(help="Instead of OWNER: the user's id at your own site, as in visitor tokens.")]
 
@@ -129,7 +141,7 @@ User = Annotated[str, typer.Option(help="Instead of OWNER: the user's id at your
 @visitors.command("export")
 @takes("data_dir", "as_json")
 def export(common: Common, owner: Owner = "", user: User = "") -> None:
-    """Print all data of a visitor as one JSON document, with or without --json. Also while the server runs."""
+    """Print all data of a visitor as one JSON document, with or without --json. Works while the server runs."""
     from app.desk.output import export_everything
 
     whose = _owner(owner, user)
@@ -141,7 +153,7 @@ def export(common: Common, owner: Owner = "", user: User = "") -> None:
 @visitors.command("delete")
 @takes("data_dir", "as_json")
 def delete(common: Common, owner: Owner = "", user: User = "") -> None:
-    """Delete all data of a visitor, at once and for good. Also while the server runs."""
+    """Delete all data of a visitor, at once and for good. Works while the server runs."""
     from app.cli.reports import print_old_copies
     from app.storage.files import old_copies
 
@@ -165,4 +177,6 @@ def delete(common: Common, owner: Owner = "", user: User = "") -> None:
 def _owner(owner: str, user: str) -> str:
     if bool(owner) == bool(user):
         raise DeskError("no customer given: pass OWNER or --user ID", code="usage")
+    from app.access.identity import owner_of_user
+
     return owner or owner_of_user(user)

@@ -1,4 +1,4 @@
-"""The command `plan`: the machines that a load needs, simulated (`cache.planning`)."""
+"""The command `plan`: simulate how many machines a load needs (`cache.planning`)."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -63,7 +63,7 @@ def plan(
         raise DeskError("give --trace FILE, or --documents with --requests-per-second", code="usage")
     counts = whole_numbers(replicas, "--replicas")
     if max(counts) > 1000:
-        raise DeskError(f"--replicas is {replicas!r}: at most 1000", code="usage")
+        raise DeskError(f"--replicas is {replicas!r}: write at most 1000", code="usage")
     if trace is not None:
         traffic: Any = read_trace(trace)
     else:
@@ -117,7 +117,7 @@ def bytes_of(text: str, flag: str) -> int:
 
 
 def find_costs(common: Common, model: str, file: Path | None, threads: int) -> "PassCosts":
-    """Return the costs of a shape: from a file, or measured with the bundled model at the first time."""
+    """Return the costs of a model shape: from a file, or measured with the bundled model at first use."""
     from cache.planning.costs import BUNDLED, read_costs, write_costs
 
     kept = file or common.settings.data_dir / f"costs-{threads}.json"

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from app.cli.options import Common, open_reader, open_service, takes
 
 
 def print_facts(found: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table("ids", "kind", "path", box=None, pad_edge=False)
     for item in sorted(found["layout"], key=lambda item: (item["start"], item["path"].count("/"), -item["length"])):
         ids = f"{item['start']}-{item['start'] + item['length'] - 1}" if item["length"] else "none"
@@ -145,7 +146,7 @@ def advise(
     tokenizer: TokenizerName = None,
     template: TemplateName = None,
 ) -> None:
-    """Show what prevents the reuse of a prompt, and how many tokens that costs."""
+    """Show the parts of a prompt that prevent its reuse, and their cost in tokens."""
     from app.pml.commands import advice_for, registry_for
 
     advice = advice_for(file, registry_for(common.settings, tokenizer=tokenizer, template=template), schema)

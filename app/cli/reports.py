@@ -10,9 +10,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from app.desk.batch import BatchFailure, BatchResult
-from app.desk.doctor import Check
-from app.desk.output import batch_json
 from app.domain.answers import Answer, Overview
 from app.domain.documents import StoredDocument, SyncedFolder
 from app.domain.progress import STAGES
@@ -21,9 +18,10 @@ from app.domain.reuse_words import reuse_line
 from app.domain.setting_types import ModelServer
 from app.domain.statistics import Savings
 from app.domain.words import size
-from app.storage.people import ApiKey
 
-if TYPE_CHECKING:  # training needs libraries that answering does not
+if TYPE_CHECKING:  # a list is printed without the libraries of its subject
+    from app.desk.doctor import Check
+    from app.storage.people import ApiKey
     from cache.training.trainer import TrainingProgress
 
 
@@ -105,30 +103,28 @@ def print_answer(answer: Answer) -> None:
     print(f"conversation {answer.conversation_id}")
 
 
-def print_batch(result: BatchResult, skipped: int = 0) -> None:
-    for question, outcome in zip(result.questions, result.outcomes, strict=True):
-        if isinstance(outcome, BatchFailure):
-            print(f"{question.id}  {question.question}\n    not answered: {outcome.message}")
-            continue
-        print(f"{question.id}  {question.question}\n    {outcome.answer}")
-        if outcome.citations:
-            print(f"    from {outcome.citations[0].document}")
-    tokens = batch_json(result)["tokens"]
-    if skipped:
-        print(f"{skipped} skipped: already answered")
-    if result.failed:
-        print(f"{result.failed} not answered")
-    print(f"{len(result.answers)} answers in {len(result.groups)} groups, {result.seconds:.1f} s")
+def print_batch(batch: dict[str, Any]) -> None:
+    for entry in batch["answers"]:
+        said = f"not answered: {entry['error']['message']}" if "error" in entry else entry["answer"]
+        print(f"{entry['id']}  {entry['question']}\n    {said}")
+        for citation in entry.get("citations", ())[:1]:
+            print(f"    from {citation['document']}")
+    tokens, failed = batch["tokens"], batch["failed"]
+    if batch["skipped"]:
+        print(f"{batch['skipped']} skipped: already answered")
+    if failed:
+        print(f"{failed} not answered")
+    print(f"{len(batch['answers']) - failed} answers in {len(batch['groups'])} groups, {batch['seconds']:.1f} s")
     if tokens["computed"] is None:
         print("the model's server does not report how many prompt tokens were computed")
     else:
         print(f"{tokens['computed']:,} of {tokens['prompt']:,} prompt tokens were computed")
-    if result.cold_ungrouped is None or result.cold_grouped is None:
+    if tokens["computed_cold_ungrouped"] is None or tokens["computed_cold_grouped"] is None:
         print("the tokens of a cold start cannot be counted")
     else:
         print(
-            f"from a cold start it would be {result.cold_ungrouped:,} in the order of the file, "
-            f"{result.cold_grouped:,} grouped"
+            f"from a cold start it would be {tokens['computed_cold_ungrouped']:,} in the order of the file, "
+            f"{tokens['computed_cold_grouped']:,} grouped"
         )
 
 
@@ -137,7 +133,7 @@ def print_documents(documents: Iterable[StoredDocument]) -> None:
         print(f"{document.num_passages:4d}  {document.title}  {document.path}")
 
 
-def print_keys(keys: Iterable[ApiKey]) -> None:
+def print_keys(keys: "Iterable[ApiKey]") -> None:
     for key in keys:
         used = "never used" if key.last_used is None else f"last used {key.last_used:%Y-%m-%d %H:%M} UTC"
         state = used if key.revoked is None else f"revoked {key.revoked:%Y-%m-%d %H:%M} UTC"
@@ -191,7 +187,7 @@ def print_overview(overview: Overview) -> None:
         print(f"computed {miss.tokens} tokens of {miss.passage}: {miss.reason}")
 
 
-def print_checks(checks: Iterable[Check]) -> None:
+def print_checks(checks: "Iterable[Check]") -> None:
     table = Table(box=None, show_header=False, pad_edge=False)
     for check in checks:
         table.add_row("ok" if check.ok else "NOT OK", check.name, check.detail)

@@ -9,15 +9,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from app.domain.errors import DeskError
-from app.domain.progress import Progress, no_progress
+from app.domain.progress import no_progress
 from app.storage.lock import SOCKET_FILE, is_locked
 
 
-def order(socket: Path, path: str, body: dict[str, Any], progress: Progress = no_progress) -> dict[str, Any]:
-    """Have work done: a path and a body of `app.web.serve`. Returns the result as JSON. Raises DeskError."""
+def order(socket: Path, path: str, body: dict[str, Any], progress: Any = no_progress) -> dict[str, Any]:
+    """Send work to the server: a path and a body of `app.web.serve`. Return the result as JSON. Raises DeskError."""
+    import httpx  # most commands find no running server
+
     try:
         with (
             httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), timeout=None) as client,
@@ -29,7 +29,7 @@ def order(socket: Path, path: str, body: dict[str, Any], progress: Progress = no
             return read_events(response.iter_lines(), progress)
     except httpx.HTTPError as error:
         raise DeskError(
-            f"the running server is lost ({error or type(error).__name__}): finished work is kept, try again",
+            f"the running server is lost ({error or type(error).__name__}): finished work is saved, try again",
             code="desk-lost",
         ) from error
 
@@ -40,8 +40,8 @@ def find_running(folder: Path) -> Callable[..., dict[str, Any]] | None:
     return partial(order, file) if file.is_socket() and is_locked(folder) else None
 
 
-def read_events(lines: Any, progress: Callable[[str, int, int], None]) -> dict[str, Any]:
-    lost = DeskError("the running server is lost: finished work is kept, try again", code="desk-lost")
+def read_events(lines: Any, progress: Callable[..., None]) -> dict[str, Any]:
+    lost = DeskError("the running server is lost: finished work is saved, try again", code="desk-lost")
     for line in lines:
         try:
             event = json.loads(line)
@@ -50,7 +50,7 @@ def read_events(lines: Any, progress: Callable[[str, int, int], None]) -> dict[s
             if "result" in event:
                 result: dict[str, Any] = event["result"]
                 return result
-            progress(event["stage"], event["done"], event["total"])
+            progress(**event)
         except (ValueError, KeyError, TypeError) as error:  # half a line, or another program's
             raise lost from error
     raise lost

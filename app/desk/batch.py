@@ -10,21 +10,22 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from app.answering.answering import Answering, engine_failed
-from app.answering.record import AskedQuestion, without_model
 from app.domain.answers import Answer
 from app.domain.callers import LONGEST_PAST, check_length
 from app.domain.errors import DeskError
 from app.domain.words import one_line
 from app.storage.history import PastMessage
-from cache.analysis.memory_plan import count_tokens, group
-from cache.engine.request import Generation, Request
 from cache.errors import CacheError
 from cache.prompt.plan import Plan
+
+if TYPE_CHECKING:  # a command reads its file of questions without torch, and a running desk answers them
+    from app.answering.answering import Answering
+    from app.answering.record import AskedQuestion
+    from cache.engine.request import Generation, Request
 
 
 def read_text(file: Path) -> str:
@@ -65,8 +66,8 @@ def _read_question(line: str, number: int, file: Path) -> BatchQuestion:
         read = msgspec.convert(json.loads(line), str | _Line)
     except (ValueError, RecursionError) as error:
         raise DeskError(
-            f'{file}, line {number}: each line is {{"question": text}}, with "id" and "history" '
-            "([[question, answer], ...]) if wanted",
+            f'{file}, line {number}: write {{"question": text}} on each line, optionally with "id" and "history" '
+            "([[question, answer], ...])",
             code="bad-question-line",
         ) from error
     row = _Line(question=read) if isinstance(read, str) else read
@@ -96,13 +97,13 @@ def still_to_answer(questions: Sequence[BatchQuestion], output: Path) -> list[Ba
             row = json.loads(line)
             id_, question, _ = row["id"], row["question"], row["answer"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise DeskError(f"{where} is not an answer of a batch: name another file", code="output") from error
+            raise DeskError(f"{where} is not an answer of a batch: choose another file", code="output") from error
         if asked.get(id_, question) != question:
-            raise DeskError(f"{where} answers an unknown question {id_!r}: name another file", code="output")
+            raise DeskError(f"{where} answers an unknown question {id_!r}: choose another file", code="output")
         done.add(id_)
     if rest:
         if not rest.startswith('{"id": '):
-            raise DeskError(f"{output} contains other lines than answers: name another file", code="output")
+            raise DeskError(f"{output} contains lines that are not answers: choose another file", code="output")
         output.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     return [question for question in questions if question.id not in done]
 
@@ -113,7 +114,7 @@ IN_FLIGHT = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFailure:
-    """Why a question has no answer."""
+    """The reason why a question has no answer."""
 
     code: str
     message: str
@@ -150,12 +151,15 @@ class BatchResult:
 
 
 def run_batch(
-    answering: Answering,
+    answering: "Answering",
     questions: Sequence[BatchQuestion],
     report: Callable[[int, int], None],
     keep: Callable[[BatchQuestion, Answer], None],
 ) -> BatchResult:
-    """report: gets the numbers of finished and of all questions. keep: gets each answer at once."""
+    """Answer all. report: gets the numbers of finished and all questions. keep: gets each answer at once."""
+    from app.answering.record import without_model
+    from cache.analysis.memory_plan import group
+
     started = time.perf_counter()
     outcomes: dict[int, Answer | BatchFailure] = {}
     asked: dict[int, AskedQuestion] = {}
@@ -220,26 +224,30 @@ def run_batch(
     )
 
 
-def ask(answering: Answering, line: BatchQuestion) -> AskedQuestion:
+def ask(answering: "Answering", line: BatchQuestion) -> "AskedQuestion":
     for one in line.past:
         check_length(one.text, LONGEST_PAST, "history")
     return answering.asked(line.question, line.past)
 
 
-def answer_of(answering: Answering, generation: Generation, asked: AskedQuestion) -> Answer:
-    """Its time is its own search and its time in the engine. Raises DeskError, CacheError."""
+def answer_of(answering: "Answering", generation: "Generation", asked: "AskedQuestion") -> Answer:
+    """Return the finished answer. Its time is search plus engine. Raises DeskError, CacheError."""
     answer = answering.read(generation, asked)
     total = round(asked.prepared.retrieve_ms + generation.completion.timings.total, 3)
     return replace(answer, timings=replace(answer.timings, total=total))
 
 
 def failure(error: DeskError | CacheError) -> BatchFailure:
+    from app.answering.answering import engine_failed
+
     failed = error if isinstance(error, DeskError) else engine_failed(error)
     return BatchFailure(code=failed.code, message=one_line(str(error)))
 
 
-def computed_cold(answering: Answering, requests: Sequence[Request]) -> int | None:
+def computed_cold(answering: "Answering", requests: "Sequence[Request]") -> int | None:
     """Tokens computed for requests in this order from a cold start; None if it cannot be known. Raises CacheError."""
+    from cache.analysis.memory_plan import count_tokens
+
     engine = answering.engine
     if engine.info.is_elsewhere:
         return None

@@ -10,16 +10,16 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.domain.errors import DeskError
 from app.domain.setting_types import POLICIES, SHIPPED_DATA, AnswerMode, Policy
 from app.domain.settings import Settings
 from app.storage.files import replace_file
-from cache.memory.keys import digest
-from cache.model.loading import adapter_fingerprint
-from retrieval.answerability import AnswerabilityClassifier, as_json, load_classifier, rule_of_thumb
-from retrieval.ranking.encoder import CARD
+from cache.memory.keys import adapter_fingerprint, digest
+
+if TYPE_CHECKING:  # `warmdesk stats` also reads calibrations, and does not wait for torch
+    from retrieval.answerability import AnswerabilityClassifier
 
 FILE = "calibration.json"
 SHIPPED = SHIPPED_DATA / FILE
@@ -35,8 +35,8 @@ falls by at most MOST_LOST.
 TRUSTED = 0.6  # share of answers that must contain the right facts before a model may answer in its own words
 
 FALSE_REFUSALS = 0.10
-"""Maximum share of the answerable calibration questions that a model may refuse. These are few, and on other questions
-it refuses more: with 0.10, 15 % of the answerable requests of docs/evidence.md were refused.
+"""Maximum share of the answerable calibration questions that a model may refuse. The sample is small, and other
+questions are refused more often: with 0.10, 15 % of the answerable requests of docs/evidence.md were refused.
 """
 
 TIE = 0.01
@@ -57,8 +57,8 @@ class PolicyMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """setup: what it is valid for (`setup_of`). measured: date. rows: full attention and the policies. refusal_bias:
-    added to the logit of the first token of the refusal, with whose text it was measured.
+    """A calibration. setup: the setup for which it is valid (`setup_of`). measured: date. rows: full attention and the
+    policies. refusal_bias: added to the logit of the first token of `refusal_text`.
     """
 
     setup: str
@@ -72,7 +72,7 @@ class Calibration:
     refusal_text: str = ""
 
     def bias_of(self, settings: Settings) -> float:
-        """Return what is added to the refusal's logit: 0 if the text of the refusal has changed."""
+        """Return the bias of the refusal's logit: 0 if the text of the refusal has changed."""
         return self.refusal_bias if self.refusal_text == settings.refusal_text else 0.0
 
     def line(self) -> str:
@@ -106,8 +106,8 @@ def keeps(row: Mapping[str, Any], full: Mapping[str, Any]) -> bool:
 
 
 def refusal_bias(margins: Sequence[float]) -> float:
-    """Return the bias of the refusal's logit with which at most the share FALSE_REFUSALS of these answerable questions
-    is refused. margins: see `evals.answers.quality.CaseOutcome`.
+    """Return the bias of the refusal's logit that refuses at most the share FALSE_REFUSALS of these answerable
+    questions. margins: see `evals.answers.quality.CaseOutcome`.
     """
     if not margins:
         return 0.0
@@ -118,12 +118,25 @@ def refusal_bias(margins: Sequence[float]) -> float:
 
 
 def find_calibration(settings: Settings) -> Calibration | None:
-    """This installation's result that is valid for the settings, else the bundled one. Raises DeskError."""
-    for file in (settings.data_dir / FILE, SHIPPED):
-        found = read_calibration(file)
-        if found is not None and found.setup == setup_of(settings):
-            return found
-    return None
+    """Return this installation's result if it is valid for the settings, else the bundled one. Raises DeskError."""
+    stored = [found for file in (settings.data_dir / FILE, SHIPPED) if (found := read_calibration(file)) is not None]
+    setup = setup_of(settings)  # it reads the adapter
+    return next((found for found in stored if found.setup == setup), None)
+
+
+def policy_of(settings: Settings, calibration: Calibration | None) -> Policy:
+    """Return how passages are linked by default. A remote model recomputes passages or reuses them exactly."""
+    if settings.model_server is not None:
+        return "exact"
+    if settings.policy != "auto":
+        return settings.policy
+    return "fast" if calibration is None else calibration.policy
+
+
+def answer_mode_of(settings: Settings, calibration: Calibration | None) -> AnswerMode:
+    if settings.answer_mode != "auto":
+        return settings.answer_mode
+    return "checked" if calibration is None else calibration.answer_mode
 
 
 def read_calibration(file: Path) -> Calibration | None:
@@ -151,12 +164,16 @@ SHIPPED_RANKER = SHIPPED_DATA / RANKER_FOLDER
 
 
 def find_ranker(settings: Settings) -> Path:
+    from retrieval.ranking.encoder import CARD
+
     own = settings.data_dir / RANKER_FOLDER
     return own if (own / CARD).is_file() else SHIPPED_RANKER
 
 
-def find_classifier(settings: Settings, embedder: str, ranker: str) -> AnswerabilityClassifier:
-    """Fitted on the operator's questions, bundled, or a rule of thumb. Raises DeskError for a damaged file."""
+def find_classifier(settings: Settings, embedder: str, ranker: str) -> "AnswerabilityClassifier":
+    """Return the operator's classifier, the bundled one, or a simple rule. Raises DeskError for a damaged file."""
+    from retrieval.answerability import rule_of_thumb
+
     for file in (settings.data_dir / SEARCH_FILE, SHIPPED_SEARCH):
         if file.is_file():
             classifier = read_classifier(file)
@@ -168,7 +185,9 @@ def find_classifier(settings: Settings, embedder: str, ranker: str) -> Answerabi
     return rule_of_thumb(embedder, ranker)
 
 
-def read_classifier(file: Path) -> AnswerabilityClassifier:
+def read_classifier(file: Path) -> "AnswerabilityClassifier":
+    from retrieval.answerability import load_classifier
+
     try:
         return load_classifier(file)
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
@@ -177,6 +196,8 @@ def read_classifier(file: Path) -> AnswerabilityClassifier:
         ) from error
 
 
-def write_classifier(file: Path, classifier: AnswerabilityClassifier) -> None:
+def write_classifier(file: Path, classifier: "AnswerabilityClassifier") -> None:
+    from retrieval.answerability import as_json
+
     file.parent.mkdir(parents=True, exist_ok=True)
     replace_file(file, as_json(classifier).encode())

@@ -1,4 +1,4 @@
-"""`warmdesk doctor`: check that everything an installation needs is there, and name the fix if not. Changes nothing."""
+"""`warmdesk doctor`: check that an installation has everything it needs, and name the fix if not. Changes nothing."""
 
 import os
 import sys
@@ -22,7 +22,7 @@ NEEDED_BYTES = 2 << 30
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One finding. detail: what is there, or what is wrong and the fix."""
+    """One finding. detail: the state, or the problem and its fix."""
 
     name: str
     ok: bool
@@ -30,7 +30,7 @@ class Check:
 
 
 def examine(settings: Settings) -> list[Check]:
-    """All checks, in the order in which a new installation needs them. A finding has the name of its check."""
+    """Run all checks, in the order in which a new installation needs them. A finding has the name of its check."""
     models = (language_model, adapter, embedding_model, statement_ranker, calibration, search_classifier)
     data = (database, data_folder, free_space, documents, encoded_passages)
     return [run(check, settings) for check in (python, torch, *models, *data, network)]
@@ -59,7 +59,7 @@ def torch(settings: Settings) -> str:
 
 
 def language_model(settings: Settings) -> str:
-    """Also why its modules cannot be placed. It is not loaded; a remote server is asked."""
+    """Check the model without loading it; ask a remote server. Includes why modules cannot be moved."""
     if settings.model_server is not None:
         return _server(settings, settings.model_server)
     from cache.model.loading import bundled_gguf, folder_placement_problem
@@ -102,7 +102,7 @@ def adapter(settings: Settings) -> str:
 
 
 def embedding_model(settings: Settings) -> str:
-    from retrieval.search.embedding import bundled_folder
+    from retrieval.search.minilm import bundled_folder
 
     return settings.embedder or f"{bundled_folder()}, bundled"
 
@@ -167,7 +167,7 @@ def free_space(settings: Settings) -> str:
     space = look_at_disk(_existing(settings), settings.disk_floor_bytes)
     if space.is_short:
         raise DeskError(
-            f"{space.free >> 20} MB are free: encoded passages make room until {space.floor >> 20} MB are "
+            f"{space.free >> 20} MB are free: encoded passages are deleted until {space.floor >> 20} MB are free "
             "(disk_floor), and answers take longer: free some space",
             code="disk-full",
         )
@@ -185,8 +185,8 @@ def documents(settings: Settings) -> str:
         counts, hashes = service.library.counts(), {one.path: one.content_hash for one in service.documents()}
         if not service.begun.left("upload") and (wrong := out_of_step(settings.uploads_folder, hashes)):
             raise DeskError(
-                f"{len(wrong)} uploads and their documents differ, or one of the two is missing, as of {wrong[0]}: "
-                "upload it again, or forget it and delete the file",
+                f"{len(wrong)} uploads do not match their documents, for example {wrong[0]}: upload the file again, or "
+                "forget the document and delete the file",
                 code="uploads",
             )
     return f"{counts.documents} documents, {counts.passages} passages"
@@ -211,7 +211,7 @@ def encoded_passages(settings: Settings) -> str:
 
 @contextmanager
 def _opened(settings: Settings) -> "Iterator[tuple[Service | None, str]]":
-    """The desk, opened for reading, or None and why it cannot be opened: a new or an older one is not an error. Raises
+    """Open the desk for reading, or return None and the reason; a new or an older desk is not an error. Raises
     DeskError for a damaged one.
     """
     from app.desk.service import Service

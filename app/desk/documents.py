@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Unpack
 
-from app.desk.overview import passage_states
+from app.desk.overview import passage_states, stored_tiers
 from app.desk.parts import Loading, Parts, part
 from app.desk.repeating import Following
 from app.domain.documents import PassageState
@@ -26,8 +26,7 @@ from app.storage.people import Audit
 from app.storage.statistics import Statistics
 from app.support.faq import FaqEditor, Publisher, write_document
 from cache.errors import CacheError
-from cache.memory.disk import DiskTier
-from cache.memory.store import TierContents, contents_on_disk
+from cache.memory.disk import TierContents
 from retrieval.errors import RetrievalError
 
 log = logging.getLogger(__name__)
@@ -59,8 +58,8 @@ class DeskDocuments(Parts):
         return FaqEditor(self._faq, self.settings.faq_file, publisher, self.begun)
 
     def finish_begun(self) -> None:
-        """Finish what was begun in the data folder and was killed, or failed; see `app.storage.begun`. Only for the one
-        process that holds the folder. A second failure is logged and left for the next start.
+        """Finish interrupted or failed work in the data folder (`app.storage.begun`). Only for the process that holds
+        the folder. A second failure is logged and left for the next start.
         """
         finishing: dict[Kind, Callable[[], None]] = {
             "forget": lambda: self._forgetting.finish(),
@@ -75,7 +74,7 @@ class DeskDocuments(Parts):
                     log.warning("unfinished work (%s) failed again and will be retried: %s", kind, error)
 
     def read_ahead(self, bars: Bars = no_bars, when_read: Callable[[], None] = lambda: None) -> None:
-        """Encode missing passages in the background from now on. when_read: called when all are, the first time."""
+        """Encode missing passages in the background from now on. when_read: called once, when none is missing."""
         assert self._ahead is None
         if self.is_elsewhere:
             when_read()
@@ -94,14 +93,14 @@ class DeskDocuments(Parts):
             self._documents_changed()
 
     def forget(self, name: str) -> Forgotten:
-        """name: the path of the document, or an unambiguous end of it. Raises DeskError."""
+        """Delete a document. name: its path, or an unambiguous end of it. Raises DeskError."""
         path = find_document(self.library, name, self.begun.left("forget"))
         forgotten = self._forgetting.forget(path)
         self._forgotten()
         return forgotten
 
     def forget_collection(self, name: str) -> CollectionForgotten:
-        """Raises DeskError for the FAQ, and while a folder is synchronised into the collection."""
+        """Delete a collection. Raises DeskError for the FAQ, and for a synchronised folder's collection."""
         if name == FAQ:
             raise DeskError("FAQ questions are deleted one by one, on the page FAQ", code="collection-faq")
         if folders := self.synced.folders_of(name):
@@ -168,7 +167,7 @@ class DeskDocuments(Parts):
             self._ahead.look_again()
 
     def upload(self, name: str, data: bytes, progress: Progress = no_progress, *, collection: str = "") -> IngestReport:
-        """See `Uploads.take`. The model encodes it in the background."""
+        """Store an upload (`Uploads.take`). The model encodes it in the background."""
         try:
             return self._uploads.take(name, data, progress, collection)
         finally:
@@ -184,17 +183,13 @@ class DeskDocuments(Parts):
     def _tiers(self, *, with_modules: bool = True) -> TierContents:
         if self.is_elsewhere:
             return TierContents()
-        if self._is_engine_running():
-            return self._held(with_modules=with_modules)
-        settings, folder = self.settings, self.settings.modules_folder
-        disk = DiskTier(folder, settings.disk, settings.disk_floor_bytes) if folder.is_dir() else None
-        return TierContents() if disk is None else contents_on_disk(disk)
+        return self._held(with_modules=with_modules) if self._is_engine_running() else stored_tiers(self.settings)
 
     def _held(self, *, with_modules: bool) -> TierContents:
         try:
             return self.engine.contents(with_modules)
         except CacheError as error:
-            log.warning("the engine's contents are unknown: %s", error)
+            log.warning("the contents of the engine's memory are unknown: %s", error)
             return TierContents()
 
     def _is_engine_running(self) -> bool:

@@ -1,5 +1,5 @@
-"""What a desk gives away: the JSON documents of commands and HTTP, with the documented keys, and conversations as files
-for their customers: JSON for programs, CSV for spreadsheets, Markdown to read.
+"""Output formats: the JSON documents of commands and HTTP, with the documented keys, and conversations as files for
+their customers: JSON for programs, CSV for spreadsheets, Markdown to read.
 
 A customer's file contains questions, answers, times, titles of the cited pages and ratings. It contains no internal
 data such as paths of documents or modules. Out of scope: the meaning of the numbers (`app.domain.answers`), output for
@@ -11,20 +11,22 @@ import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from app.desk.batch import BatchFailure, BatchQuestion, BatchResult
-from app.desk.service import Service
 from app.domain.answers import Answer, AnswerUsage, ConversationSummary, Handoff, Overview, Turn
 from app.domain.documents import StoredDocument, SyncedFolder
 from app.domain.words import gettext, one_line
-from app.knowledge.ingest import IngestReport
-from app.storage.archive import Backup, Manifest
-from app.storage.restoring import Restored
-from cache.engine.request import Usage
+
+if TYPE_CHECKING:  # lists and numbers are printed without the libraries that answer
+    from app.desk.batch import BatchFailure, BatchQuestion, BatchResult
+    from app.desk.service import Service
+    from app.knowledge.ingest import IngestReport
+    from app.storage.archive import Backup, Manifest
+    from app.storage.restoring import Restored
+    from cache.engine.request import Usage
 
 
-def usage_json(usage: AnswerUsage | Usage) -> dict[str, Any]:
+def usage_json(usage: "AnswerUsage | Usage") -> dict[str, Any]:
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -38,7 +40,7 @@ def usage_json(usage: AnswerUsage | Usage) -> dict[str, Any]:
     }
 
 
-def ingest_json(report: IngestReport) -> dict[str, Any]:
+def ingest_json(report: "IngestReport") -> dict[str, Any]:
     document = asdict(report)
     timings = {stage: round(seconds, 3) for stage, seconds in document["timings_s"].items()}
     return {**document, "passages_per_s": report.passages_per_second, "timings_s": timings}
@@ -59,21 +61,21 @@ def answer_json(answer: Answer) -> dict[str, Any]:
     }
 
 
-def batch_entry_json(question: BatchQuestion, outcome: Answer | BatchFailure) -> dict[str, Any]:
+def batch_entry_json(question: "BatchQuestion", outcome: "Answer | BatchFailure") -> dict[str, Any]:
     entry: dict[str, Any] = {"id": question.id, "question": question.question}
-    if isinstance(outcome, BatchFailure):
+    if not isinstance(outcome, Answer):
         return {**entry, "error": asdict(outcome)}
     answer = answer_json(outcome)
     del answer["conversation_id"], answer["message_id"]
     return {**entry, **answer}
 
 
-def batch_json(result: BatchResult, skipped: int = 0) -> dict[str, Any]:
-    """skipped: questions that an earlier run had answered."""
+def batch_json(result: "BatchResult") -> dict[str, Any]:
+    """Return a batch as JSON. skipped: number of questions that an earlier run had answered."""
     return {
         "answers": [batch_entry_json(*entry) for entry in zip(result.questions, result.outcomes, strict=True)],
         "failed": result.failed,
-        "skipped": skipped,
+        "skipped": 0,
         "groups": [list(members) for members in result.groups],
         "tokens": {
             "prompt": sum(answer.usage.prompt_tokens for answer in result.answers),
@@ -85,19 +87,19 @@ def batch_json(result: BatchResult, skipped: int = 0) -> dict[str, Any]:
     }
 
 
-def backup_json(backup: Backup) -> dict[str, Any]:
+def backup_json(backup: "Backup") -> dict[str, Any]:
     said = {"backup": str(backup.file), "bytes": backup.num_bytes, **manifest_json(backup.manifest)}
     return {**said, "left_out": list(backup.left_out), "note": backup.note}
 
 
-def restored_json(restored: Restored) -> dict[str, Any]:
+def restored_json(restored: "Restored") -> dict[str, Any]:
     aside = None if restored.aside is None else str(restored.aside)
     access = {name: list(names) for name, names in asdict(restored.access).items()}
     said = {"restored": str(restored.folder), "aside": aside, "note": restored.note}
     return {**said, **access, **manifest_json(restored.manifest)}
 
 
-def manifest_json(manifest: Manifest) -> dict[str, Any]:
+def manifest_json(manifest: "Manifest") -> dict[str, Any]:
     document = asdict(manifest)
     document["files"] = len(manifest.files)
     return document
@@ -150,7 +152,7 @@ def overview_json(overview: Overview) -> dict[str, Any]:
 
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
-"""Beginnings of a cell that a spreadsheet may compute (OWASP, "CSV injection")."""
+"""Prefixes of a cell that a spreadsheet may run as a formula (OWASP, "CSV injection")."""
 _ALL = 1_000_000
 
 
@@ -163,8 +165,8 @@ class ExportedFile:
     data: bytes
 
 
-def export_conversation(desk: Service, conversation_id: str, owner: str, kind: str) -> ExportedFile | None:
-    """kind: json, csv or md. None for another kind, and if the conversation does not exist. Raises DeskError."""
+def export_conversation(desk: "Service", conversation_id: str, owner: str, kind: str) -> ExportedFile | None:
+    """Return a file of kind json, csv or md; None for another kind or a missing conversation. Raises DeskError."""
     summary = desk.conversation(conversation_id, owner)
     if summary is None or kind not in _KINDS:
         return None
@@ -175,7 +177,7 @@ def export_conversation(desk: Service, conversation_id: str, owner: str, kind: s
     )
 
 
-def export_everything(desk: Service, owner: str) -> Iterator[str]:
+def export_everything(desk: "Service", owner: str) -> Iterator[str]:
     """Return all conversations of an owner with ratings and hand-offs, including the e-mail addresses given: one JSON
     document in pieces, so that it need not fit into memory. Raises DeskError.
     """
@@ -238,7 +240,7 @@ def _csv(summary: ConversationSummary, turns: Sequence[Turn]) -> str:
 
 
 def _harmless(cell: str) -> str:
-    """A cell that no spreadsheet computes, also if space precedes it."""
+    """Return a cell that no spreadsheet runs as a formula, even after white space."""
     return f"'{cell}" if cell.startswith(_FORMULA) or cell.lstrip().startswith(_FORMULA) else cell
 
 

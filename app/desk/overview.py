@@ -1,37 +1,47 @@
-"""The dashboard's numbers, what reuse saved, and how much memory is enough.
+"""The dashboard's numbers, the savings of reuse, and the size of memory that is enough.
 
 Token counts and times come from the stored answers, so they survive restarts. Tiers and evictions come from the running
 engine, or from the files if no engine runs. `plan_memory` replays the passages of recent answers. Savings have 95 %
-intervals: Student's t for the mean, order statistics for the median, Wilson's for shares. SciPy is imported only there,
-because that takes a second.
+intervals: Student's t for the mean, order statistics for the median, Wilson's for shares; a test compares them with
+SciPy, which takes a second to import.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
-from statistics import fmean, median
+from dataclasses import asdict, replace
+from itertools import accumulate
+from math import comb
+from statistics import NormalDist, fmean, median, stdev
+from typing import TYPE_CHECKING
 
+from app.desk.calibration import Calibration, answer_mode_of, find_calibration, policy_of
 from app.domain.answers import DiskSpace, ModuleRow, Overview, PrefixRow
 from app.domain.documents import ModuleLabel, PassageState, StoredPassage
 from app.domain.quality import WEAK
 from app.domain.reuse_words import SYSTEM_TEXT
+from app.domain.settings import Settings
 from app.domain.statistics import Interval, MemoryBudget, MemoryPlan, Savings, SavingsSample
 from app.domain.words import one_line
 from app.knowledge.prompts import SYSTEM
 from app.knowledge.warm import kept_modules
+from app.storage.database import Database
 from app.storage.library import Library
 from app.storage.statistics import ModuleHits, Statistics
-from cache.analysis.memory_plan import TracedModule, replay
+from cache.memory.disk import DiskTier, TierContents, contents_on_disk
 from cache.memory.keys import PUBLIC_TENANT
-from cache.memory.store import TierContents
-from cache.serving.interface import EngineInterface
+
+if TYPE_CHECKING:  # `warmdesk stats` reads numbers without torch
+    from cache.analysis.memory_plan import TracedModule
+    from cache.serving.interface import EngineInterface
 
 ANSWERS = 1000  # number of recent answers that are replayed; some seconds of computing
 SHARES = (0.1, 0.25, 0.5, 0.75, 1.0)  # memory sizes that are tried, as shares of what all used passages need
 CLOSE = 0.02  # a size is enough if more memory finds less than this share of the uses more
 
 
-def plan_memory(prompts: Sequence[Sequence[TracedModule]], current: int, bytes_per_token: int) -> MemoryPlan:
-    """Replay prompts, the oldest first, with several sizes of memory. current: the size that is set, in bytes."""
+def plan_memory(prompts: "Sequence[Sequence[TracedModule]]", current: int, bytes_per_token: int) -> MemoryPlan:
+    """Replay prompts, oldest first, with several sizes of memory. current: the configured size in bytes."""
+    from cache.analysis.memory_plan import replay
+
     if not prompts:
         return MemoryPlan()
     everything = sum({module.key: max(1, module.tokens) for modules in prompts for module in modules}.values())
@@ -52,6 +62,7 @@ def plan_memory(prompts: Sequence[Sequence[TracedModule]], current: int, bytes_p
     return MemoryPlan(answers=len(prompts), budgets=budgets, enough=enough)
 
 
+Z = NormalDist().inv_cdf(0.975)
 ENOUGH = 8
 """Minimum samples for an interval of a mean and a median. With fewer it would be too wide."""
 
@@ -78,30 +89,31 @@ def summarise_savings(samples: Sequence[SavingsSample]) -> Savings:
 def _mean(values: Sequence[float]) -> Interval | None:
     if len(values) < ENOUGH:
         return None
-    from scipy import stats
-
-    spread = stats.sem(values) or 1e-9  # equal values have scale 0, which is not valid
-    low, high = stats.t.interval(0.95, len(values) - 1, loc=fmean(values), scale=spread)
-    return Interval(value=fmean(values), low=float(low), high=float(high))
+    middle, free = fmean(values), len(values) - 1
+    # Student's t by its expansion around the normal distribution (Abramowitz and Stegun 26.7.5).
+    more = ((Z**3 + Z) / 4, (5 * Z**5 + 16 * Z**3 + 3 * Z) / 96, (3 * Z**7 + 19 * Z**5 + 17 * Z**3 - 15 * Z) / 384)
+    t = Z + sum(term / free**power for power, term in enumerate(more, start=1))
+    margin = t * stdev(values) / len(values) ** 0.5
+    return Interval(value=middle, low=middle - margin, high=middle + margin)
 
 
 def _median(values: Sequence[float]) -> Interval | None:
     if len(values) < ENOUGH:
         return None
-    middle = median(values)
-    from scipy import stats
-
-    bounds = stats.quantile_test(values, q=middle, p=0.5).confidence_interval(0.95)
-    return Interval(value=middle, low=float(bounds.low), high=float(bounds.high))
+    number, ordered = len(values), sorted(values)
+    outside = next(
+        k for k, below in enumerate(accumulate(comb(number, k) for k in range(number))) if below * 40 > 2**number
+    )
+    return Interval(value=median(values), low=ordered[outside - 1], high=ordered[number - outside])
 
 
 def _share(number: int, of: int) -> Interval | None:
     if not of:
         return None
-    from scipy import stats
-
-    bounds = stats.binomtest(number, of).proportion_ci(0.95, method="wilson")
-    return Interval(value=number / of, low=float(bounds.low), high=float(bounds.high))
+    share, whole = number / of, 1 + Z**2 / of
+    middle = (share + Z**2 / (2 * of)) / whole
+    margin = Z / whole * (share * (1 - share) / of + Z**2 / (4 * of**2)) ** 0.5
+    return Interval(value=share, low=max(0.0, middle - margin), high=min(1.0, middle + margin))
 
 
 SHOWN_PREFIXES = 10
@@ -109,7 +121,7 @@ PREFIX_TOKENS = 24
 NEVER_USED = ModuleHits(hits=0, misses=0, last_used=None)
 
 
-def prefix_rows(engine: EngineInterface) -> tuple[PrefixRow, ...]:
+def prefix_rows(engine: "EngineInterface") -> tuple[PrefixRow, ...]:
 
     def text_of(tokens: Sequence[int]) -> str:
         return one_line(engine.tokenizer.decode(tokens[:PREFIX_TOKENS]))
@@ -139,10 +151,41 @@ def summarise(
     )
 
 
+def stored_overview(settings: Settings, database: Database) -> Overview:
+    """The dashboard's numbers of a desk that does not run. Raises DeskError."""
+    library = Library(database, settings.page_urls)
+    summary = summarise(library, Statistics(database), stored_tiers(settings), ())
+    return describe(summary, settings, find_calibration(settings))
+
+
+def describe(overview: Overview, settings: Settings, calibration: Calibration | None) -> Overview:
+    """Add which model answers, where, and how."""
+    server = settings.model_server
+    return replace(
+        overview,
+        model=model_name(settings),
+        device=settings.device if server is None else server.url,
+        is_elsewhere=server is not None,
+        policy=policy_of(settings, calibration),
+        answer_mode=answer_mode_of(settings, calibration),
+        calibration="" if calibration is None else calibration.line(),
+    )
+
+
+def model_name(settings: Settings) -> str:
+    server = settings.model_server
+    return server.name if server is not None else settings.model or "bundled"
+
+
+def stored_tiers(settings: Settings) -> TierContents:
+    """The files of encoded modules, without a running engine."""
+    if settings.model_server is not None or not settings.modules_folder.is_dir():
+        return TierContents()
+    return contents_on_disk(DiskTier(settings.modules_folder, settings.disk, settings.disk_floor_bytes))
+
+
 def module_rows(library: Library, statistics: Statistics, tiers: TierContents) -> Iterable[ModuleRow]:
-    """Every module in its fastest tier, the one that saved most tokens first; none of PML prompts. A passage's module
-    that is in no tier has the tier "none".
-    """
+    """Return passages' modules, each in its fastest tier or in "none", by saved tokens. PML modules are omitted."""
     modules = {
         header.key: (tier, header.name, header.num_tokens, num_bytes)
         for tier, header, num_bytes in tiers.modules

@@ -1,4 +1,4 @@
-"""The parts of an open desk: database, models, index, and what works with them.
+"""The parts of an open desk: database, models, index, and the objects that use them.
 
 Each part is opened when it is first needed, so that listing documents loads no model.
 """
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from app.answering.answering import Answering
 from app.answering.curated import CuratedAnswers
 from app.answering.savings_meter import SavingsMeter
-from app.desk.calibration import Calibration, find_calibration, find_classifier, find_ranker
+from app.desk.calibration import Calibration, answer_mode_of, find_calibration, find_classifier, find_ranker, policy_of
 from app.domain.errors import DeskError
 from app.domain.setting_types import AnswerMode, ModelServer, Policy, key_for
 from app.domain.settings import Settings
@@ -41,6 +41,7 @@ from cache.prompt.tokenizer import ChatTokenizer
 from cache.remote.remote_engine import ELSEWHERE, RemoteEngine
 from cache.remote.reply import ServerSpec
 from cache.remote.text_tokens import TextTokenizer
+from cache.serving.child_process import ChildProcess
 from cache.serving.engine_process import EngineProcess
 from cache.serving.interface import EngineInterface
 from cache.serving.local_engine import start_engine
@@ -120,7 +121,7 @@ def remote_engine(settings: Settings, server: ModelServer) -> RemoteEngine:
 
 
 def start_cluster(settings: Settings, spec: EngineSpec, tell: Callable[[str], None]) -> EngineInterface:
-    """tell: called with what is awaited. Raises DeskError if Ray is missing, and CacheError."""
+    """Start the engines. tell: called with each running step. Raises DeskError if Ray is missing, and CacheError."""
     try:
         from cache.cluster.deployment import LOCAL, ClusterOptions, start_cluster_engine
     except ImportError as error:
@@ -151,16 +152,16 @@ class part(Generic[T]):
     def __get__(self, service: Any, owner: type) -> T:
         if service is None:
             return cast("T", self)
-        with service.opening:
+        with service.opening.setdefault(self._name, RLock()):  # of this part only: others are opened meanwhile
             if self._name not in service.__dict__:  # Python looks here first from then on
                 service.__dict__[self._name] = self._open(service)
         return cast("T", service.__dict__[self._name])
 
 
 class Loading(TypedDict, total=False):
-    """How parts are loaded if not by the settings: functions called when the part is first needed. upgrade: of the
-    database, see `open_database`. may_start_process: the engine may get its own process if the settings say so; else a
-    thread.
+    """Functions that load parts instead of the default loaders, called when a part is first needed. upgrade: see
+    `open_database`. may_start_process: the engine may get its own process if the settings say so; else a thread.
+    process: a process for it, started before.
     """
 
     model: Callable[[Settings], LanguageModel]
@@ -168,6 +169,7 @@ class Loading(TypedDict, total=False):
     ranker: Callable[[Settings], StatementEncoder]
     upgrade: bool
     may_start_process: bool
+    process: ChildProcess
 
 
 class Parts:
@@ -175,13 +177,14 @@ class Parts:
 
     def __init__(self, settings: Settings, **loading: Unpack[Loading]) -> None:
         self.settings = settings
-        self.opening = RLock()  # parts need other parts
+        self.opening: dict[str, RLock] = {}
         self.awaited = ""
         self._load_model = loading.get("model", load_model_of)
         self._load_embedder = loading.get("embedder", load_embedder_of)
         self._load_ranker = loading.get("ranker", load_ranker_of)
         self.is_elsewhere = settings.model_server is not None
         may_start = loading.get("may_start_process", False) and not self.is_elsewhere
+        self._process = loading.get("process")
         self._has_cluster = settings.cluster is not None and may_start
         self._has_process = (settings.engine_process or self._has_cluster) and may_start
         threads = THREADS_BESIDE if self._has_process and settings.reranker is None else settings.threads
@@ -202,7 +205,7 @@ class Parts:
         return self.is_open("_answering")
 
     def _set_awaited(self, awaited: str) -> None:
-        """awaited: what the part that is being opened waits for; "": nothing."""
+        """Store the step for which the part being opened waits; "": none."""
         self.awaited = awaited
 
     @part
@@ -214,7 +217,7 @@ class Parts:
         if self._has_cluster:
             engine = start_cluster(self.settings, spec, self._set_awaited)
         elif self._has_process:
-            engine = EngineProcess(spec)
+            engine = EngineProcess(spec, self._process)
         else:
             engine = start_engine(self._load_model(self.settings), spec)
         engine.keep(kept_modules(self.library))
@@ -267,18 +270,11 @@ class Parts:
 
     @property
     def policy(self) -> Policy:
-        """Return how passages are linked by default. A remote model recomputes passages or reuses them exactly."""
-        if self.is_elsewhere:
-            return "exact"
-        if self.settings.policy != "auto":
-            return self.settings.policy
-        return "fast" if self.calibration is None else self.calibration.policy
+        return policy_of(self.settings, self.calibration)
 
     @property
     def answer_mode(self) -> AnswerMode:
-        if self.settings.answer_mode != "auto":
-            return self.settings.answer_mode
-        return "checked" if self.calibration is None else self.calibration.answer_mode
+        return answer_mode_of(self.settings, self.calibration)
 
     @part
     def _tokenizer(self) -> ChatTokenizer:
@@ -287,7 +283,7 @@ class Parts:
             return TextTokenizer()
         if self.is_open("engine") or self._load_model is not load_model_of:
             return self.engine.tokenizer
-        return load_tokenizer(self.settings.model, converted=self.settings.models_folder)[0]
+        return load_tokenizer(self.settings.model, converted=self.settings.models_folder)
 
     @part
     def _warming(self) -> Warming:

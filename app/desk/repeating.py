@@ -6,8 +6,8 @@ those unused for longer than the setting `keep_days`, with everything computed f
 removed them. With several servers on one database, each looks every second whether another one changed documents or the
 FAQ (`Following`). Then its search, prompts and encoded passages contain only what is in the database. A delete command
 waits until the other servers have followed. It does not wait for a server that has stopped or lost the database: such a
-server follows before it answers again. `Readiness` looks at what a question needs, and does not wait long for a look
-that hangs. `make_room` deletes encoded passages if the disk is so full that a desk could not be opened.
+server follows before it answers again. `Readiness` checks the parts that a question needs, and does not wait long for a
+check that hangs. `make_room` deletes encoded passages if the disk is so full that a desk could not be opened.
 """
 
 import logging
@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from threading import Lock, Thread
-from typing import Final, TypeVar
+from threading import Lock
+from typing import Final
 
 from app.domain.logs import Recurring
 from app.domain.progress import Progress
 from app.domain.settings import Settings
+from app.domain.threads import in_own_thread
 from app.knowledge.uploads import SyncStopped
 from app.storage.conversation_care import UNDO_S, ConversationCare
 from app.storage.document_change import Desks
@@ -36,8 +37,8 @@ log = logging.getLogger(__name__)
 @contextmanager
 def repeating(name: str, every_s: float, work: Callable[[threading.Event], None], failure: str = "") -> Iterator[None]:
     """Do `work` now and every `every_s` seconds, inside the block. A failure is logged and does not stop the
-    repetition. work: gets an event that is set when the block ends, and then ends soon. name: of the thread. failure:
-    the log line of a failure; default: the thread of this name failed.
+    repetition. work: gets an event that is set when the block ends, and must then return soon. name: of the thread.
+    failure: the log line of a failure; default: the thread of this name failed.
     """
     stop, recurring = threading.Event(), Recurring(log, failure or f"{name} failed")
 
@@ -60,7 +61,7 @@ LOOK_EVERY_S = 20.0
 
 
 def syncing(run_due: Callable[[Progress], None], is_ready: Callable[[], bool]) -> AbstractContextManager[None]:
-    """A run can be stopped between files or passages. is_ready: before that, nothing is read."""
+    """Run due folders repeatedly. A run stops between files or passages. is_ready: nothing is read before."""
 
     def read(stop: threading.Event) -> None:
         def go_on(stage: str, done: int, total: int) -> None:
@@ -83,8 +84,8 @@ class Housekeeping:
     def __init__(
         self, care: ConversationCare, drop_prefixes: Callable[[str], bool], keep_days: int | None = None
     ) -> None:
-        """drop_prefixes: removes what was computed for an owner and returns whether all of it is gone. keep_days:
-        lifetime of conversations after their last message; None: forever.
+        """drop_prefixes: removes an owner's prefixes and returns whether none is left. keep_days: lifetime of
+        conversations after their last message; None: forever.
         """
         self._care, self._drop_prefixes, self._keep_days = care, drop_prefixes, keep_days
         self._in_use = set[str]()  # owners with prefixes in use by a running answer
@@ -96,7 +97,7 @@ class Housekeeping:
         self.drop(self._care.purge(now - timedelta(seconds=UNDO_S), unused_since) | self._gone_elsewhere())
 
     def asked(self, conversation_id: str, owner: str) -> None:
-        """Watch a conversation that other servers may remove: its prefixes are here."""
+        """Watch a conversation that other servers may remove, because this server has its prefixes."""
         with self._lock:
             self._asked[conversation_id] = owner
 
@@ -108,7 +109,7 @@ class Housekeeping:
             return {self._asked.pop(conversation_id, asked[conversation_id]) for conversation_id in gone}
 
     def drop(self, owners: Set[str]) -> None:
-        """Remove what was computed for these owners and earlier leftovers; prefixes in use wait for the next time."""
+        """Remove the prefixes of these owners and earlier leftovers. Prefixes in use are removed next time."""
         with self._lock:
             self._in_use = {owner for owner in owners | self._in_use if not self._drop_prefixes(owner)}
 
@@ -127,7 +128,7 @@ class Following:
     """Follows the changes of other servers. Safe to use from any thread; methods may raise DeskError."""
 
     def __init__(self, library: Library, desks: Desks, follow: Callable[[], None], save: Callable[[], None]) -> None:
-        """follow: applies the changes, so that nothing older is left. save: writes the search to disk."""
+        """follow: applies all changes of other servers. save: writes the search index to disk."""
         self._library, self._desks, self._follow, self._save = library, desks, follow, save
         self._generation = self._saved = -1
         self._noted = 0.0
@@ -161,7 +162,7 @@ class Following:
 
 
 def following(one: Following, is_ready: Callable[[], bool]) -> AbstractContextManager[None]:
-    """is_ready: before questions are answered, there is nothing to delete."""
+    """Apply changes repeatedly. is_ready: before that, there is nothing to delete."""
 
     def look(stop: threading.Event) -> None:
         if is_ready():
@@ -170,17 +171,16 @@ def following(one: Following, is_ready: Callable[[], bool]) -> AbstractContextMa
     return repeating("following", FOLLOW_EVERY_S, look, "changes of other servers are not seen")
 
 
-T = TypeVar("T")
 LOOK_S = 3.0  # a part that does not answer within this time counts as missing
 
 
 class Readiness:
-    """Looks at several parts, each with its own thread. If a look hangs, no second one starts. Safe to use from any
+    """Checks several parts, each in its own thread. If a check hangs, no second one starts. Safe to use from any
     thread.
     """
 
     def __init__(self, looks: Mapping[str, Callable[[], bool]]) -> None:
-        """looks: return whether a part works, by its name; an error counts as no."""
+        """looks: by part name, a function that returns whether it works; an error counts as no."""
         self._looks, self._lock = looks, Lock()
         self._running: dict[str, Future[bool]] = {}
 
@@ -194,21 +194,6 @@ class Readiness:
     def _begun(self, name: str) -> Future[bool]:
         running = self._running.get(name)
         return in_own_thread(self._looks[name]) if running is None or running.done() else running
-
-
-def in_own_thread(function: Callable[[], T]) -> Future[T]:
-    """Run a function that may hang, so that it occupies none of the shared threads. It cannot be cancelled."""
-    given: Future[T] = Future()
-    given.set_running_or_notify_cancel()
-
-    def run() -> None:
-        try:
-            given.set_result(function())
-        except BaseException as error:
-            given.set_exception(error)
-
-    Thread(target=run, name="own", daemon=True).start()
-    return given
 
 
 def make_room(settings: Settings) -> None:

@@ -22,7 +22,7 @@ from app.answering.prepare import valid_question
 from app.answering.savings_meter import SavingsMeter
 from app.desk.batch import BatchQuestion, BatchResult, run_batch
 from app.desk.documents import DeskDocuments
-from app.desk.overview import ANSWERS, plan_memory, prefix_rows, summarise, summarise_savings
+from app.desk.overview import ANSWERS, describe, model_name, plan_memory, prefix_rows, summarise, summarise_savings
 from app.desk.parts import Loading, part
 from app.desk.repeating import Housekeeping, Readiness
 from app.domain.answers import Answer, Embedded, ModelNames, Overview, PlainOptions, PrefixRow, Said, Turn
@@ -33,6 +33,7 @@ from app.domain.quality import FaqDraft, FaqSaved
 from app.domain.setting_types import policy_named
 from app.domain.settings import Settings
 from app.domain.statistics import Load, MemoryPlan, Savings, Served, UsageSpan
+from app.domain.threads import in_own_thread
 from app.knowledge.forget import CollectionForgotten, Forgotten
 from app.knowledge.ingest import IngestOptions, IngestReport
 from app.knowledge.warm import ReadingAhead
@@ -47,7 +48,7 @@ from app.support.handoff import HandingOff
 from cache.analysis.memory_plan import TracedModule
 from cache.engine.request import Reuse
 from cache.errors import CacheError
-from cache.memory.store import TierContents
+from cache.memory.disk import TierContents
 
 ENDING_S = 1.0
 CHECKED = "checked"  # name of a stored fact: the last time the database was written as a test
@@ -121,14 +122,20 @@ class Service(DeskDocuments):
         grouping = Grouping(self.search.embedder)
         return Quality(Transcripts(self.database), self._faq, self._faq_editor, grouping, explained)
 
-    def prepare(self) -> None:
-        """Open everything a question needs, finish what was begun, and load what parts load at their first use."""
+    def prepare(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Open every part that a question needs, finish interrupted work, and load lazy libraries. meanwhile: called
+        while the engine loads its model, which takes longest.
+        """
+        engine = in_own_thread(lambda: self.engine)
         self.finish_begun()
+        assert self.finder
+        meanwhile()
+        engine.result()
         self._ingestion.forget_unused()
         self._answering.rehearse()
 
     def measure_savings(self) -> None:
-        """Recompute some answers without reuse when idle, from now on; a remote server cannot be told to."""
+        """Recompute some answers without reuse when idle, from now on. Does nothing for a remote model."""
         if not self.is_elsewhere:
             self._answering.meter.start()
 
@@ -182,7 +189,7 @@ class Service(DeskDocuments):
         return stream
 
     def prefetch(self, text: str, *, owner: str = OPERATOR, conversation_id: str | None = None) -> None:
-        """Load what the question being typed would need; see `app.answering.prefetching`."""
+        """Load the passages for a question that is being typed; see `app.answering.prefetching`."""
         if self.settings.foresees and self.is_ready():
             self._prefetching.typed(text, conversation_id, owner)
 
@@ -206,7 +213,7 @@ class Service(DeskDocuments):
         return redact(text) if self.settings.redact else text
 
     def erase(self, owner: str) -> Erased:
-        """Delete everything of an owner and what was computed for them. Raises DeskError."""
+        """Delete an owner's data and everything computed from it. Raises DeskError."""
         erased = self.care.erase(owner)
         self.housekeeping.drop({owner})
         if self.is_ready():
@@ -215,7 +222,7 @@ class Service(DeskDocuments):
         return erased
 
     def drop_prefixes(self, owner: str) -> bool:
-        """Delete what was computed for an owner's questions; return whether all of it is gone, or some is in use."""
+        """Delete everything computed for an owner's questions. Return False if some of it is in use."""
         return not self.is_open("engine") or self.engine.drop_prefixes(owner)
 
     # --- models alone --------------------------------------------------------------------------------------
@@ -246,7 +253,7 @@ class Service(DeskDocuments):
         )
 
     def turns(self, conversation_id: str, owner: str = OPERATOR, last: int | None = None) -> list[Turn]:
-        """Each answer after its question, as the customer may see them. last: only that many, the latest."""
+        """Return the turns that the customer may see, oldest first. last: only the latest N."""
         turns = self.history.turns(conversation_id, owner, last)
         return turns if self.settings.show_agent_names else [replace(turn, author="") for turn in turns]
 
@@ -254,26 +261,16 @@ class Service(DeskDocuments):
 
     def overview(self) -> Overview:
         """The dashboard's numbers; without a running engine the device tier is empty."""
-        settings, server, is_running = self.settings, self.settings.model_server, self.is_open("engine")
         prefixes: tuple[PrefixRow, ...] = ()
         if self._is_engine_running():
             with suppress(CacheError):  # it is too busy to answer
                 prefixes = prefix_rows(self.engine)
+        summary = summarise(self.library, Statistics(self.database), self._tiers(), prefixes)
         return replace(
-            summarise(self.library, Statistics(self.database), self._tiers(), prefixes),
-            model=self.engine.info.name if is_running else self._model_name,
-            device=settings.device if server is None else server.url,
-            is_elsewhere=self.is_elsewhere,
-            policy=self.policy,
-            answer_mode=self.answer_mode,
-            calibration="" if self.calibration is None else self.calibration.line(),
+            describe(summary, self.settings, self.calibration),
+            model=self.engine.info.name if self.is_open("engine") else model_name(self.settings),
             reading=self.passages_read(),
         )
-
-    @property
-    def _model_name(self) -> str:
-        server = self.settings.model_server
-        return server.name if server is not None else self.settings.model or "bundled"
 
     def usage_over_time(self, since: datetime, until: datetime, step: timedelta) -> Sequence[UsageSpan]:
         return Statistics(self.database).over_time(since, until, step)
@@ -298,7 +295,7 @@ class Service(DeskDocuments):
         return Path(document) if self.library.find(document) is not None and Path(document).is_file() else None
 
     def examples(self) -> Sequence[str]:
-        """The first call starts the search for them and does not wait."""
+        """Return the example questions found so far. The first call starts the search."""
         if self.settings.example_questions or not self.is_ready():
             return self.settings.example_questions
         return self._examples.for_snapshot(self.search.snapshot)
@@ -306,7 +303,7 @@ class Service(DeskDocuments):
     def load(self) -> Load:
         counts = self.library.counts()
         if not self.is_open("engine"):
-            return Load(model=public_name(self._model_name), **asdict(counts))
+            return Load(model=public_name(model_name(self.settings)), **asdict(counts))
         # Not from the disk if the engine does not run: the disk may be the reason.
         asks = not self.is_elsewhere and self._is_engine_running()
         tiers = self._held(with_modules=False) if asks else TierContents()
@@ -344,7 +341,7 @@ class Service(DeskDocuments):
         return contact_links(self.settings)
 
     def missing(self) -> tuple[str, ...]:
-        """The missing parts that a question needs: "model", "engine", "database". Waits for none of them long."""
+        """Return the parts that do not work: "model", "engine", "database". Waits a short time only."""
         return self._readiness.missing()
 
     def _is_database_writable(self) -> bool:
@@ -401,13 +398,13 @@ class Changes:
         return forgotten
 
     def erase(self, owner: str) -> Erased:
-        """Delete everything of an owner. The log does not name the owner, because the name would be a trace."""
+        """Delete an owner's data. The log does not name the owner, because the name would be a trace."""
         erased = self.desk.erase(owner)
         self.record(self.who, "visitor-erase", "")
         return erased
 
     def back_up(self, file: Path, progress: Progress = no_progress, **options: Unpack[BackupOptions]) -> Backup:
-        """Make a backup, which is a copy of customers' text."""
+        """Make a backup. It contains customers' text."""
         backup = self.desk.back_up(file, progress, **options)
         self.record(self.who, "backup", str(backup.file))
         return backup

@@ -53,8 +53,8 @@ class Handoff:
 
 
 Outcome = Literal["answered", "unsure", "nothing", "smalltalk"]
-"""How a question ended. answered: with confidence. unsure: statements that may help, or a question back. nothing: the
-documents do not answer. smalltalk: a greeting or the like, answered without the documents.
+"""The outcome of a question. answered: with confidence. unsure: statements that may help, or a question back. nothing:
+the documents do not answer. smalltalk: a greeting or the like, answered without the documents.
 """
 OUTCOME_WORDS: dict[Outcome, str] = {
     "answered": translatable("Answered"),
@@ -63,14 +63,14 @@ OUTCOME_WORDS: dict[Outcome, str] = {
     "smalltalk": translatable("Small talk"),
 }
 Unanswered = Literal["lost", "failed"]
-"""Why a question has no answer. lost: the server was stopped, or killed, before it was finished. failed: it was stopped
-before the first word, or ended with an error.
+"""The reason why a question has no answer. lost: the server ended before the answer did. failed: the answer was stopped
+before its first word, or had an error.
 """
 BETWEEN = "\n\n"  # separator of an answer's statements, also after the first line of an unsure answer
 
 
 def from_documents(text: str, outcome: Outcome) -> str:
-    """The part of an answer's text that comes from the documents, without Warmdesk's own words."""
+    """Return the part of an answer's text that comes from the documents, without Warmdesk's own words."""
     if outcome == "unsure":
         return text.partition(BETWEEN)[2]
     return text if outcome == "answered" else ""
@@ -89,7 +89,7 @@ class Mark(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Citation:
     """A passage that an answer cites, stored with its text (`quote`), so that it never changes. passage: heading path
-    and number. score: cosine with the question. see_also: the answer does not use it. marks: what it quotes.
+    and number. score: cosine with the question. see_also: the answer does not use it. marks: its quoted parts.
     """
 
     document: str
@@ -105,7 +105,7 @@ class Citation:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedModule:
     """A prompt module of an answer. document: of its passage, "" for the system text. source: device, host, disk,
-    computed (with a miss reason), or elsewhere: a remote model server had or computed it, and does not say which.
+    computed (with a miss reason), or elsewhere: a remote model server reused or computed it, and does not report which.
     """
 
     id: str
@@ -119,7 +119,7 @@ class UsedModule:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerUsage:
     """Sources of the prompt's tokens: prompt_tokens = computed + session + prefix + module. For a remote model, prefix
-    is what its server reports as cached; tokens that the server does not report are in no source.
+    has the tokens that its server reports as cached; unreported tokens are in no source.
     """
 
     prompt_tokens: int
@@ -176,7 +176,7 @@ class Answer:
 
     @property
     def is_uncounted(self) -> bool:
-        """Return whether the remote server reported no token counts; it is not asked for quotations."""
+        """Return whether token counts are missing: the remote server did not report them. Quotations need none."""
         return self.is_from_elsewhere and not self.usage.prompt_tokens and self.timings.prefill > 0
 
     @property
@@ -196,7 +196,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """A stored message. role: user, assistant (with `answer`) or agent. author: the agent's name, if it is told."""
+    """A stored message. role: user, assistant (with `answer`) or agent. author: the agent's name, if shown."""
 
     message_id: str
     role: str
@@ -253,7 +253,7 @@ class MissRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasonRow:
-    """How often modules were computed for one reason, and their tokens."""
+    """A reason for computing modules: number of times, and tokens."""
 
     reason: str
     misses: int
@@ -294,8 +294,8 @@ class AnswerPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerTotals:
-    """Numbers over all answers ever recorded (`app.storage.statistics`). conversations: those stored now. *_tokens: of
-    prompts, by source. grounding: mean over answers; quoted: answers with quotations.
+    """Numbers over all answers ever recorded (`app.storage.statistics`). conversations: number stored now. *_tokens:
+    prompt tokens by source. grounding: mean over answers; quoted: answers with quotations.
     """
 
     conversations: int
@@ -316,7 +316,7 @@ class AnswerTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskSpace:
-    """Bytes of the disk with the encoded passages. floor: must stay free. is_short: hardly more are free, or fewer."""
+    """Bytes of the disk with the encoded passages. floor: minimum free space. is_short: nearly or already reached."""
 
     free: int
     floor: int
@@ -325,8 +325,8 @@ class DiskSpace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview(AnswerTotals):
-    """The dashboard's numbers. weak: the latest answers with an unsupported statement. calibration: one line. reading:
-    progress of pre-encoding. is_elsewhere: the model is remote, at `device`.
+    """The dashboard's numbers. weak: the latest answers with an unsupported statement. calibration: its result in one
+    line. reading: progress of pre-encoding. is_elsewhere: the model is remote, at `device`.
     """
 
     documents: int

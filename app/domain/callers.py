@@ -1,6 +1,6 @@
-"""Who sends a request and owns conversations, how long its texts may be, and the notices that readers of answers get.
+"""The callers that send requests and own conversations, the limits of their texts, and the notices of answers.
 
-Tenants keep encoded modules apart; `cache.memory.keys.PUBLIC_TENANT` has the passages. Notices are stored in English
+Tenants separate encoded modules; passages belong to `cache.memory.keys.PUBLIC_TENANT`. Notices are stored in English
 and shown in the page's language. Every entry point checks lengths before any other work on a text: a body may have a
 megabyte, which becomes eighteen when normalised. Routes use the types below; methods of the service begin with
 `check_length`. Stored texts often have shorter limits of their own.
@@ -27,14 +27,16 @@ COMMAND_LINE = "command line"
 SCHEDULE = "the schedule"
 """Author in the audit log for scheduled work. Account names have no spaces."""
 Record: TypeAlias = Callable[[str, str, str], None]
-"""Writes to the audit log (`app.storage.people`): who, action, subject."""
+"""A function that writes to the audit log (`app.storage.people`): who, action, subject."""
 Role = Literal["", "agent", "admin"]
+ADMIN = "admin"
+"""Name of the first account."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """The sender of a request. owner: whose conversations it sees, and the tenant of its prompts; "" for nobody. name:
-    of the account or the API key, for people. role: of an account. scopes: of an API key.
+    """The sender of a request. owner: whose conversations it sees, and the tenant of its prompts; "" for none. name: of
+    the account or the API key, for people. role: set for an account. scopes: set for an API key.
     """
 
     owner: str = ""
@@ -53,7 +55,7 @@ NOBODY = Caller()
 
 KNOWN = "u-"  # owners that the company's site signed in begin with this
 CUSTOMERS = ("v-", KNOWN)
-"""Owners that are visitors begin with one of these, known to the company or not; operator and programs do not."""
+"""Prefixes of owners that are visitors, known to the company or not. The operator and programs have other names."""
 
 
 def is_customer(owner: str) -> bool:
@@ -72,7 +74,7 @@ NOTICES = (QUOTED, CUT, STOPPED, LATE, REPEATED, OLDER_TURNS_LEFT_OUT)
 
 
 def notice_words(notice: str) -> str:
-    """The notices of an answer, separated as stored; an unknown text stays as it is."""
+    """Return an answer's notices in the page's language. An unknown text stays as it is."""
     for known in NOTICES:
         notice = notice.replace(known, gettext(known))
     return notice
@@ -85,11 +87,11 @@ LONGEST_PAST = 40_000  # characters of a conversation that a program sends along
 
 
 def _at_most(most: int) -> AfterValidator:
-    """Not pydantic's own bound, which refuses half a pair of UTF-16: browsers send such."""
+    """Return a limit on length. Unlike pydantic's own, it accepts lone surrogates, which browsers send."""
 
     def check(text: str) -> str:
         if len(text) > most:
-            raise ValueError(f"a text of at most {most:,} characters is needed")
+            raise ValueError(f"a text may have at most {most:,} characters")
         return text
 
     return AfterValidator(check)
@@ -101,7 +103,7 @@ LongText: TypeAlias = Annotated[str, _at_most(LONGEST_TEXT)]
 
 
 def check_length(text: str, most: int, name: str = "question") -> None:
-    """Raises DeskError for a longer text. name: its name for people."""
+    """Raise DeskError for a longer text. name: the text's name in the message."""
     if len(text) > most:
         message = f"the {name} has {len(text):,} characters, the limit is {most:,}: shorten it"
         raise DeskError(message, code="question-too-long")

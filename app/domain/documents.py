@@ -12,7 +12,7 @@ Ids = npt.NDArray[np.int64]
 
 
 def passage_label(heading_path: Sequence[str], ordinal: int) -> str:
-    """Heading path and number of a passage, for people: "Returns > Labels (2)"."""
+    """Return a passage's heading path and number for people: "Returns > Labels (2)"."""
     return f"{' > '.join(heading_path)} ({ordinal + 1})".strip()
 
 
@@ -75,7 +75,7 @@ class StoredPassage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleLabel:
-    """Which passage a module encodes. passage: heading path and number, for people."""
+    """The passage that a module encodes. passage: heading path and number, for people."""
 
     document: str
     passage: str
@@ -93,7 +93,7 @@ class ModuleSize:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replaced:
     """The result of a change, by passage number. ids: all current passages of the document, in its order.
-    removed_module_keys: modules that no passage uses, also of passages that lost a neighbour.
+    removed_module_keys: modules that no passage uses any more, including those of passages that lost a neighbour.
     """
 
     ids: tuple[int, ...]
@@ -105,7 +105,7 @@ class Replaced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassageState:
-    """A passage and its encoding. tier: device, host, disk, or none. last_used: by an answer."""
+    """A passage and its encoding. tier: device, host, disk, or none. last_used: time of its last use by an answer."""
 
     passage: StoredPassage
     tier: str
@@ -140,8 +140,8 @@ class UnreadFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncResult:
-    """The result of one run over a folder, in documents. files: skipped and incomplete files, only the first of them;
-    num_files: how many there are. problem: why the run failed, "" if it did not; code: of that DeskError.
+    """The result of one run over a folder, in documents. files: the first skipped or incomplete files; num_files: the
+    number of all such files. problem: why the run failed, "" if it did not; code: the code of its DeskError.
     """
 
     added: int = 0

@@ -18,7 +18,7 @@ class DeskError(Exception):
 
     @property
     def is_away(self) -> bool:
-        """Return whether the database is away now. `app.storage.database` logs when that begins and ends."""
+        """Return whether the database is unreachable. `app.storage.database` logs when that begins and ends."""
         return self.code in _AWAY
 
     @property

@@ -1,4 +1,4 @@
-"""Log records that know their request, and messages for the operator on stderr."""
+"""Log records with the id of their request, and messages for the operator on stderr."""
 
 import logging
 import sys
@@ -23,7 +23,7 @@ def request_id() -> str:
 
 @contextmanager
 def of_request(id_: str) -> Iterator[None]:
-    """Records logged inside the block belong to the request. Not around a `yield`: see `steps_of_request`."""
+    """Mark records logged inside the block with the request. Do not use it around a `yield`: see `steps_of_request`."""
     before = _request.set(id_)
     try:
         yield
@@ -32,12 +32,12 @@ def of_request(id_: str) -> Iterator[None]:
 
 
 def enter_request(id_: str) -> None:
-    """Records logged from now on belong to the request. Only in a context that is the caller's own and ends soon."""
+    """Mark later records with the request. Use it only in a context that is the caller's own and ends soon."""
     _request.set(id_)
 
 
 def in_request(work: Callable[[], T]) -> Callable[[], T]:
-    """Work for another thread that belongs to the current request."""
+    """Return the work for another thread, so that its log records belong to the current request."""
     id_ = request_id()
 
     def working() -> T:
@@ -48,7 +48,7 @@ def in_request(work: Callable[[], T]) -> Callable[[], T]:
 
 
 def steps_of_request(id_: str, steps: Iterator[T]) -> Iterator[T]:
-    """The steps of an iterator, which all belong to the request, also if different threads take them."""
+    """Yield the steps of an iterator. All belong to the request, in any thread."""
     while True:
         with of_request(id_):
             try:
@@ -67,8 +67,8 @@ class OfRequest(logging.Filter):
 
 
 class Recurring:
-    """Repeated work: an error is logged as one line when it begins, not each time. Out of scope: a lost database, which
-    is logged elsewhere.
+    """Repeated work: an error is logged as one line when it begins, not each time. Out of scope: a lost database
+    (`app.storage.database`).
     """
 
     def __init__(self, log: logging.Logger, failure: str) -> None:
@@ -77,7 +77,7 @@ class Recurring:
 
     @contextmanager
     def trying(self) -> Iterator[None]:
-        """Run once; no error leaves the block."""
+        """Log errors of the block instead of raising them."""
         try:
             yield
             self._problem = ""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""Called with a stage (a key of `STAGES`), how much of it is done, and how much there is."""
+"""Called with a stage (a key of `STAGES`), the finished amount, and the whole amount."""
 Bars: TypeAlias = Callable[[], AbstractContextManager[Progress]]
 
 STAGES = {
@@ -38,7 +38,7 @@ def no_bars() -> Iterator[Progress]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingCost:
-    """The cost of encoding. modules: how many; seconds: about how long, at the last measured speed."""
+    """The cost of encoding. modules: their number. seconds: estimate from the last measured speed."""
 
     modules: int
     seconds: float

@@ -42,7 +42,7 @@ class FaqPair(FaqDraft):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaqSaved:
-    """A saved pair, and the current answer to its question; None if it could not be asked. problem: why not."""
+    """A saved pair, and the current answer to its question; None if asking failed. problem: the reason."""
 
     id: int
     answer: Answer | None
@@ -51,7 +51,7 @@ class FaqSaved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadAnswer:
-    """A question without a good answer. causes: at least one. reason: from the customer's rating."""
+    """A question without a good answer. causes: at least one. reason: given with the customer's rating."""
 
     message_id: str
     conversation_id: str
@@ -78,7 +78,7 @@ class QuestionGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityReport:
-    """groups: the largest first. counts: of all causes. is_cut: there were more answers than were examined."""
+    """The quality page. groups: largest first. counts: answers by cause. is_cut: some answers were not examined."""
 
     groups: tuple[QuestionGroup, ...]
     counts: dict[Cause, int]
@@ -98,14 +98,14 @@ class TranscriptSummary(ConversationSummary):
 
 
 Why = Literal["faq", "smalltalk", "empty", "low", "sure", "topic", "between"]
-"""The rule that decided how a question ends. empty: nothing was found. low: the chance is below the lower threshold.
-sure: at least the upper one. topic: it names a thing and asks nothing. between: between the two.
+"""The rule that decided the outcome of a question. empty: nothing was found. low: the probability is below the lower
+threshold. sure: it reaches the upper one. topic: the question only names a thing. between: between the thresholds.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundRow:
-    """A passage found. score: for ranking. cosine: -1 to 1. share: of the question's words, 0 to 1."""
+    """A passage found. score: for ranking. cosine: -1 to 1. share: of the question's words in it, 0 to 1."""
 
     title: str
     passage: str
@@ -127,7 +127,7 @@ class StatementRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearestPair:
-    """The pair of the FAQ whose wording has the question's telling words. threshold: of likeness, to answer."""
+    """The FAQ pair with the question's significant words. threshold: minimum similarity for an answer."""
 
     wording: str
     likeness: float
@@ -136,7 +136,7 @@ class NearestPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchExplanation:
-    """What search finds for a question, and how it would end. says: Warmdesk's own words, or the FAQ's."""
+    """The search results and the outcome of a question. says: Warmdesk's own words, or the FAQ's."""
 
     question: str
     outcome: Outcome

@@ -1,4 +1,4 @@
-"""What was reused for an answer, in words for pages, dashboard and terminal. No HTML."""
+"""Descriptions of reuse for pages, dashboard and terminal. No HTML."""
 
 from app.domain.answers import Answer
 from app.domain.words import count, counted, gettext, milliseconds, translatable
@@ -52,7 +52,7 @@ def source_words(source: str) -> str:
 
 
 def reason_words(reason: str | None) -> str:
-    """A miss reason (a key of REASONS) as a sentence; an unknown one is shown as it is."""
+    """Return a miss reason (a key of REASONS) as a sentence, or an unknown one unchanged."""
     return gettext(REASONS[reason]) if reason in REASONS else reason or ""
 
 

@@ -87,8 +87,8 @@ class AnswerSettings(SettingGroup):
     faq_answers: bool = True
     """Answer a question that is nearly the same as an FAQ question with the FAQ's answer, without search and model."""
     faq_threshold: Annotated[float | None, between(0, 1, "a number")] = None
-    """Lowest similarity (0 to 1) of the two questions for that. Raise it if FAQ answers appear for other questions. The
-    words that name the subject must be equal in any case. Unset: 0.85."""
+    """Minimum similarity (0 to 1) of the two questions for an FAQ answer. Raise it if FAQ answers appear for other
+    questions. The words that name the subject must always be equal. Unset: 0.85."""
     savings_sample: Annotated[float, between(0, 1, "a number")] = 0.05
     """Share of the answers (0 to 1) that the idle server computes a second time without reuse. The dashboard then shows
     what reuse saves and whether it changes answers. 0: none."""
@@ -109,8 +109,8 @@ class SearchSettings(SettingGroup):
     passage_tokens: Annotated[int, between(32, 100_000)] = 400
     """Maximum length of a passage, in tokens of the model."""
     neighbours: Annotated[int, between(0, 10)] = 1
-    """Number of similar passages that the model reads before each passage when it encodes it. Answers are closer to
-    full attention and take no longer. Ingestion takes (neighbours + 1) times as long. 0: off."""
+    """Number of similar passages that the model reads before it encodes a passage. Answers are closer to full attention
+    and take no longer. Ingestion takes (neighbours + 1) times as long. 0: off."""
     prefetch: bool = True
     """Search for the text that a customer is typing while the server is idle. The passages are then in memory when the
     customer sends the question. The text is not stored."""
@@ -153,7 +153,7 @@ class PrivacySettings(SettingGroup):
     title = translatable("Privacy")
 
     keep_days: Annotated[int | None, between(1, 36_500)] = None
-    """Days after its last message until a conversation is deleted for good. Unset: never."""
+    """Number of days after the last message until a conversation is deleted for good. Unset: never."""
     redact: bool = False
     """Replace e-mail addresses, phone numbers and card numbers in questions with [e-mail], [phone] or [card] before
     anything is stored, searched or given to the model."""
@@ -177,7 +177,7 @@ class LimitSettings(SettingGroup):
     questions_at_once: Annotated[int, between(1, 1024)] = 64
     """Maximum number of questions that are answered at the same time."""
     questions_waiting: Annotated[int, between(0, 10_000)] = 64
-    """Maximum number of questions that wait for that. Further questions are refused: the desk is busy."""
+    """Maximum number of further questions that wait. More questions are refused as busy."""
     answer_seconds: Annotated[int, between(1, 86_400)] = 300
     """Maximum time for a question, waiting included, in seconds. Then the answer ends with the text so far."""
     max_question_chars: Annotated[int, between(1, LONGEST_TEXT)] = 4000

@@ -1,4 +1,4 @@
-"""Types and values of settings: limits, what an error message says about them, and values that are more than a number.
+"""Types of settings: limits, their words in error messages, and values that are more than a number.
 
 A type reads a Python value, a value of the settings file, or the text of an environment variable. A wrong value is a
 ValueError. A list has one entry per line, a table one `name = value` per line. The key of a remote model is read from
@@ -27,8 +27,8 @@ from app.domain.errors import DeskError
 from cache.engine.recomputation import EXACT, SelectiveRecomputation
 
 Policy = Literal["fast", "balanced", "exact"]
-"""How passages are linked, from fast to exact. fast: nothing is computed again. balanced: the share of passage tokens
-that the question looks at is. exact: full attention. `warmdesk calibrate` measures what each costs in answers.
+"""How passages are linked. fast: nothing is recomputed. balanced: the passage tokens that the question attends to most
+are recomputed. exact: full attention. `warmdesk calibrate` compares their answers.
 """
 AnswerMode = Literal["free", "checked", "quote"]  # who words an answer; see the setting `answer_mode`
 POLICIES: tuple[Policy, ...] = get_args(Policy)
@@ -51,19 +51,19 @@ _ROW = re.compile(r'(?P<name>"(?:[^"\\]|\\.)*"|[^"=\s]+(?:\s+[^"=\s]+)*)\s*=\s*(
 
 
 def lines_of(text: str, also: str = "\n") -> tuple[str, ...]:
-    """Return the entries of a list, without empty ones. also: separators besides the end of a line."""
+    """Return the entries of a list, without empty ones. also: additional separators."""
     return tuple(entry.strip() for entry in re.split(rf"[\n{also}]", text) if entry.strip())
 
 
 def table_of(text: str) -> dict[str, str]:
-    """Return the entries of a table. A name can be quoted as in TOML. An empty name, or one with an equals sign, must
-    be. Raises ValueError.
+    """Return the entries of a table. A name can be quoted as in TOML. It must be quoted if it is empty or has an equals
+    sign. Raises ValueError.
     """
     table: dict[str, str] = {}
     for line in lines_of(text):
         row = _ROW.fullmatch(line)
         if row is None:
-            raise ValueError(f"{line!r} is not name = value")
+            raise ValueError(f"{line!r} has not the form name = value")
         name, value = (_unquoted(row[part]) for part in ("name", "value"))
         if name in table:
             raise ValueError(f"{name!r} appears twice")
@@ -126,13 +126,13 @@ def key_for(server: ModelServer, environ: Mapping[str, str], *, is_of_file: bool
     for variable in KEY_VARIABLES:
         if key := environ.get(variable, "").strip():
             if not key.isascii() or not key.isprintable() or " " in key:
-                raise DeskError(f"{variable} has characters that no key has: set it again", code="settings")
+                raise DeskError(f"{variable} contains invalid characters: set it again", code="settings")
             named = environ.get(URL_VARIABLE, "").strip()
             if is_of_file if not named else _origin(named) != _origin(server.url):
                 where = f"only to {URL_VARIABLE}={named[:80]}" if named else "where only the settings file says"
                 raise DeskError(
                     f"{variable} is sent {where}: if {server.url} is meant to get it, set {URL_VARIABLE}={server.url}; "
-                    "if it needs no key, start the desk without this variable",
+                    "if it needs no key, start the server without this variable",
                     code="settings",
                 )
             return key

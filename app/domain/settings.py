@@ -1,4 +1,4 @@
-"""Settings: one frozen value, from the settings file, environment variables and command-line flags. Later wins.
+"""Settings: one frozen value, from the settings file, environment variables and flags. The last one wins.
 
 Every setting is a key of `<data_dir>/warmdesk.toml` (except data_dir, which says where that file is), an environment
 variable WARMDESK_<KEY> and, for some, a flag. A wrong type, a value out of range and an unknown key are errors that
@@ -71,12 +71,12 @@ class Settings(
 
     @property
     def disk_floor_bytes(self) -> int | None:
-        """Bytes of the disk that stay free. None: `cache.memory` chooses."""
+        """Minimum free bytes of the disk. None: `cache.memory` chooses."""
         return None if self.disk_floor == "auto" else self.disk_floor
 
     @property
     def foresees(self) -> bool:
-        """Return whether the server searches while a customer types. A remote model would not profit."""
+        """Return whether the server searches while a customer types. Never for a remote model, which cannot preload."""
         return self.prefetch and self.model_server is None
 
     @property
@@ -107,7 +107,7 @@ class Settings(
 
     @property
     def faq_document(self) -> str:
-        """Name of this document: its path, or one name for all servers that share a database."""
+        """Name of the FAQ's document: its path, or one name for all servers that share a database."""
         return str(self.faq_file.resolve()) if self.database_url.startswith("sqlite") else FAQ_FILE
 
     @property
@@ -126,7 +126,7 @@ GROUPS = tuple(
 
 
 class _Source(InitSettingsSource):
-    """Values by key, and where each was set, in words."""
+    """Values by key, and the place where each was set, in words."""
 
     def __init__(self, values: Mapping[str, object], place: Callable[[str], str]) -> None:
         super().__init__(Settings, dict(values))
@@ -134,7 +134,7 @@ class _Source(InitSettingsSource):
 
 
 def load_settings(flags: Mapping[str, object], environ: Mapping[str, str]) -> Settings:
-    """The defaults, with the file, WARMDESK_* variables and flags (None: not given) over them. Raises DeskError."""
+    """Read the file, then WARMDESK_* variables, then flags (None: not given). The last value wins. Raises DeskError."""
     given = {key: value for key, value in flags.items() if value is not None}
     variables = {
         name.removeprefix(PREFIX).lower(): text

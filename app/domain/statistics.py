@@ -1,4 +1,4 @@
-"""Values that count what was served, how memory was used, and what reuse saved."""
+"""Statistics of answers, memory use and savings."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,9 +21,9 @@ class Served:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """The current load. running, waiting: requests in the engine. num_bytes, capacity, evictions: by tier, or by kind
-    of what was evicted. restarts: of the engine. disk_free, disk_floor: bytes of the disk with encoded passages, and
-    those that must stay free. shortages: forward passes repeated with fewer tokens, for want of memory.
+    """The current load. running, waiting: requests in the engine. num_bytes, capacity: by tier. evictions: by tier or
+    kind. restarts: of the engine. disk_free, disk_floor: free bytes of the disk with encoded passages, and their
+    minimum. shortages: forward passes repeated with fewer tokens, because memory was short.
     """
 
     model: str
@@ -53,9 +53,9 @@ class FirstTokenTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageSpan:
-    """What happened within a span of time that begins at `start`. A missing name means never. answers: by outcome.
-    tokens: of prompts, by source. modules and module_tokens: uses of modules, and their tokens, by source. misses: uses
-    that were computed, by reason. warm, cold, server: see `app.storage.statistics.Reading`; None without an answer.
+    """Counts within a span of time that begins at `start`. A missing name means 0. answers: by outcome. tokens: of
+    prompts, by source. modules and module_tokens: uses of modules, and their tokens, by source. misses: uses that were
+    computed, by reason. warm, cold, server: see `app.storage.statistics.Reading`; None without an answer.
     """
 
     start: datetime
@@ -71,8 +71,8 @@ class UsageSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBudget:
-    """A size of memory. found: share of the uses of passages that memory of this size would have had. tokens: mean
-    tokens per answer that it would not have had: loaded from disk or computed. is_current: it is the size that is set.
+    """A simulated size of memory. found: its hit rate, as a share of the uses of passages. tokens: mean tokens per
+    answer that missed, so were loaded from disk or computed. is_current: it is the configured size.
     """
 
     num_bytes: int
@@ -83,7 +83,7 @@ class MemoryBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """The simulated result of each size, the smallest first. enough: the smallest that comes close to the largest."""
+    """Simulated results, smallest size first. enough: the smallest size with nearly the hit rate of the largest."""
 
     answers: int = 0
     budgets: Sequence[MemoryBudget] = ()
@@ -91,7 +91,7 @@ class MemoryPlan:
 
 
 CLOSE = 1e-3
-"""The largest difference of a number that rounding explains, as a share of the largest number of the module."""
+"""The maximum difference that rounding explains, as a share of the largest number of the module."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,9 +140,9 @@ class Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Savings:
-    """Statistics of some samples. *_ms: means. times_sooner: median of the ratios. tokens_reused: share of them all.
-    compared: samples whose texts could be compared. same: share of them with identical texts. likeness: mean similarity
-    of the others. None: too few samples.
+    """Statistics of some samples. *_ms: means. times_sooner: median of the ratios. tokens_reused: share of all tokens.
+    compared: samples with comparable texts. same: share of these with identical texts. likeness: mean similarity of the
+    other texts. None: too few samples.
     """
 
     samples: int = 0

@@ -17,7 +17,7 @@ _speaking: ContextVar[NullTranslations] = ContextVar("translations", default=_EN
 
 @contextmanager
 def speaking(translations: NullTranslations) -> Iterator[None]:
-    """Translate the texts of the block. Not around a `yield`: a generator may be resumed in another context."""
+    """Translate the texts of the block. Do not use it around a `yield`: a generator may resume in another context."""
     before = _speaking.set(translations)
     try:
         yield
@@ -46,12 +46,12 @@ def count(number: int) -> str:
 
 
 def counted(number: int, one: str, several: str) -> str:
-    """A number of things, in the page's language. one, several: English, with %(count)s for the number."""
+    """Return a number of things in the page's language. one, several: English, with %(count)s for the number."""
     return ngettext(one, several, number) % {"count": count(number)}
 
 
 def percent(part: float, whole: float) -> str:
-    """Whole percent, but never 0 % or 100 % of something that is not."""
+    """Return whole percent, but 0 % and 100 % only if they are exact."""
     if whole <= 0:
         return MISSING
     share = 100 * part / whole
@@ -63,7 +63,7 @@ def percent(part: float, whole: float) -> str:
 
 
 def milliseconds(value: float | None) -> str:
-    """118 ms, 3.4 ms, 1.24 s."""
+    """Return for example 118 ms, 3.4 ms, 1.24 s."""
     if value is None:
         return MISSING
     if value >= 999.5:
@@ -72,7 +72,7 @@ def milliseconds(value: float | None) -> str:
 
 
 def size(num_bytes: int) -> str:
-    """Binary units, as in the settings: 512 B, 18 KiB, 4.2 MiB, 1.07 GiB."""
+    """Return binary units, as in the settings: 512 B, 18 KiB, 4.2 MiB, 1.07 GiB."""
     value, unit = float(num_bytes), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if value < 1023.5:
@@ -87,7 +87,7 @@ def utc_now() -> datetime:
 
 
 def utc(moment: datetime) -> datetime:
-    """The database returns naive times; all of them are UTC."""
+    """Add the time zone UTC to a time from the database."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
@@ -96,12 +96,12 @@ def one_line(text: str) -> str:
 
 
 def short_path(document: str) -> str:
-    """The last two parts of a document's path: enough to identify help pages."""
+    """Return the last two parts of a document's path, which identify a help page."""
     return "/".join(document.replace("\\", "/").rsplit("/", 2)[-2:])
 
 
 def ago(moment: datetime | None, now: datetime) -> str:
-    """just now, 3 min ago, 2 h ago, yesterday, 5 days ago, 12 Mar 2026."""
+    """Return for example just now, 3 min ago, 2 h ago, yesterday, 5 days ago, 12 Mar 2026."""
     if moment is None:
         return gettext("never")
     seconds = int((utc(now) - utc(moment)).total_seconds())
@@ -120,7 +120,7 @@ def ago(moment: datetime | None, now: datetime) -> str:
 
 
 def until(moment: datetime, now: datetime) -> str:
-    """now, in 3 min, in 2 h, in 5 days."""
+    """Return for example now, in 3 min, in 2 h, in 5 days."""
     minutes = int((utc(moment) - utc(now)).total_seconds() + 59) // 60
     if minutes < 1:
         return gettext("now")
@@ -132,7 +132,7 @@ def until(moment: datetime, now: datetime) -> str:
 
 
 def interval(minutes: int) -> str:
-    """every 20 minutes, every hour, every 2 days."""
+    """Return for example every 20 minutes, every hour, every 2 days."""
     if minutes % 1440 == 0:
         return counted(minutes // 1440, "every day", "every %(count)s days")
     if minutes % 60 == 0:

@@ -1,8 +1,8 @@
 """The evidence for one answer: the statements of its passages, with clauses, words and facts that can be compared.
 
-A clause knows its words, its facts, and whether it denies. The same rules, over a few closed lists and without grammar,
-apply to answers and passages. Statements are those that Warmdesk quotes (`retrieval.statements`): a list item belongs
-to the line above it, a table row is a sentence. Out of scope: irony, denial by an ordinary verb ("we refuse to").
+A clause has words and facts, and may be negated. The same rules, over a few closed lists and without grammar, apply to
+answers and passages. Statements are those that Warmdesk quotes (`retrieval.statements`): a list item belongs to the
+line above it, a table row is a sentence. Out of scope: irony, negation by an ordinary verb ("we refuse to").
 """
 
 import heapq
@@ -35,7 +35,7 @@ OPPOSITES = frozenset(
     for other in others
 )
 SIGNALS = frozenset(word for pair in OPPOSITES for word in pair)
-"""Words that are compared although search treats some of them as too common."""
+"""Words to compare, although search treats some of them as too common."""
 PREFIX = re.compile(r"(?:un|in|im|ir|il|dis|non)(?=\w{4})")
 _AMOUNT = r"(?= [$€£]?\w*\s?\d)"
 BOUNDS = {
@@ -44,7 +44,7 @@ BOUNDS = {
     "overthan": rf"(?:(?:more|longer|later|higher|greater) than|over|above|exceed(?:s|ing)?){_AMOUNT}",
     "underthan": rf"(?:(?:less|fewer|shorter|earlier|lower) than|under|below){_AMOUNT}",
 }
-"""Bounds of an amount after the word that each of them counts as."""
+"""Phrases for limits of an amount, each list after its normal form."""
 
 
 def with_bounds(text: str) -> str:
@@ -70,15 +70,15 @@ HARMLESS = re.compile(
     r"\b(?:not only|no matter|no doubt|no problem|no worries|or not|(?:do not|don['’]t) (?:worry|hesitate)|why not)\b",
     re.IGNORECASE,
 )
-"""Expressions that look like a denial, but are not."""
+"""Expressions that look like a negation, but are not."""
 HEAD = re.compile(
     r"(?P<lists>(?:what|which|who|where|items|products|goods|things|you|we|never|not?|do(?:n['’]| no)t)\b"
     r"(?!.*\b(?:have|need) to\b))?"
     r"[^.;:]{1,90}?(?:(?P<row> –)|:)\s",
     re.IGNORECASE,
 )
-"""The text before a list or in the first cell of a table row belongs to all that follows. "You cannot return:" denies
-it all, "The light does not come on:" does not.
+"""The text before a list, or in the first cell of a table row, belongs to all items after it. "You cannot return:"
+negates all of them, "The light does not come on:" does not.
 """
 BORDER = re.compile(
     r"[;!?()。！？；，、]|\.(?=\s|$)"
@@ -88,13 +88,13 @@ BORDER = re.compile(
     r"|are|has|have)\b)",
     re.IGNORECASE,
 )
-"""The end of a clause: punctuation, a conjunction, a comma or "and" before the beginning of a clause."""
+"""The end of a clause: punctuation, a conjunction, or a comma or "and" before a new clause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """A part of a text. words: its topic words, with its facts as words. signals: words with an opposite, also those of
-    every text. begins: its first word, in lower case.
+    """A part of a text. words: its topic words, with its facts as words. signals: words that have an opposite, even
+    common ones. begins: its first word, in lower case.
     """
 
     words: frozenset[str]
@@ -105,7 +105,7 @@ class Clause:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:
-    """A text with its clauses. words, signals: of all its clauses."""
+    """A text with its clauses. words, signals: the union over its clauses."""
 
     text: str
     facts: tuple[Fact, ...]
@@ -145,9 +145,7 @@ def read(text: str, language: str) -> Reading:
 
 
 UNKNOWN = 3
-"""A word that is in no statement has the weight of one in three statements: a paraphrase may have a few words of its
-own.
-"""
+"""A word in no statement weighs as much as a word in three statements, because a paraphrase may add a few words."""
 ELSEWHERE, AROUND = 0.6, 0.45
 """Weight of a word in another clause of the statement, and in a text above or next to the statement."""
 NEAR = 8
@@ -164,7 +162,7 @@ class StatedUnit:
     is_statement: bool
 
     def weight(self, words: Collection[str], weights: dict[str, float], clause: Clause | None = None) -> float:
-        """Weight of the words that the statement contains; those of a clause count most, those around it least."""
+        """Return the weight of the statement's words: those of the clause count most, those around it least."""
         there, near = self.said.words, clause.words if clause else self.said.words
         return sum(
             weights[word] * (1.0 if word in near else ELSEWHERE if word in there else AROUND)
@@ -178,8 +176,8 @@ class StatedUnit:
 
 
 class Evidence:
-    """The statements of some passages. language: of all together; facts of passages and answers are read in it. known:
-    every word. said: their sentences and statements in the form of `plain`.
+    """The statements of some passages. language: of all passages together, used to read facts. known: all their words.
+    said: their sentences and statements in the form of `plain`.
     """
 
     def __init__(self, passages: Sequence[str]) -> None:
@@ -213,13 +211,13 @@ class Evidence:
 
 
 def is_amount(fact: Fact, other: Fact, unit: StatedUnit) -> bool:
-    """Return whether equal numbers may be the same although one has no unit: the header of a table may name it."""
+    """Return whether equal numbers may be the same amount. One may lack a unit that the header of a table names."""
     is_same = fact.as_written == other.as_written != ""
     return is_same and (not fact.unit or (not other.unit and not content_words(fact.text).isdisjoint(unit.said.words)))
 
 
 def plain(text: str) -> str:
-    """A text without list marker, Markdown and final punctuation; spaces are single."""
+    """Return a text without list marker, Markdown and final punctuation, with single spaces."""
     return " ".join(MARKUP.sub("", text).split()).rstrip(".!")
 
 

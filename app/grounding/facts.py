@@ -4,7 +4,7 @@ names.
 Words, stems and common words are those of search (`retrieval.text.terms`); a table joins irregular forms and everyday
 synonyms. Numbers have base units: 2 weeks are 14 days, EUR 3.50 is 3,50 €, three is 3. Units are English, some Chinese
 and Japanese; decimal marks depend on the language. A date of three numbers begins with the day or the year, unless its
-month would not exist: English may be British or American. No part of a text is read as facts of two kinds.
+month would not exist: English may be British or American. A part of a text is read as a fact of one kind only.
 
 Out of scope: meaning, word order, misspelling; fractions in words, currency conversion, spaces between thousands,
 unknown units (the word after the number then counts as a word); month names in other languages, relative dates,
@@ -23,7 +23,7 @@ from retrieval.text import terms
 CJK = f"{terms.CHINESE_JAPANESE}\uff66-\uff9f"
 """Chinese and Japanese characters, half-width ones included, as a range of a regular expression."""
 UNSAID = re.compile(r"(?:n['’]t|['’](?:s|re|ve|ll|d|m))\b|[请請不没未無无勿禁]", re.IGNORECASE)
-"""Parts without meaning: short forms, and Chinese characters for "please" or a denial."""
+"""Parts without meaning: short forms, and Chinese characters for "please" or a negation."""
 SAME_WORDS = """
 begin began begun start / break broke broken / buy bought purchase / choose chose chosen choice pick select /
 cost price fee charge / deliver delivery / email e-mail / euro eur / find found / free gratis freely /
@@ -32,28 +32,28 @@ machine appliance device / old older / parcel package / pay paid payment payable
 phone telephone call ring / photo picture photograph / receive receipt / refund reimburse / repair fix / run ran /
 send sent ship dispatch mail post / shop store / take took taken last / use usage / write wrote written
 """
-"""Irregular forms and synonyms, after the word that they count as. The stemmer handles regular forms."""
+"""Irregular forms and synonyms. The first word of each group is its normal form. The stemmer handles regular forms."""
 COUNTS_AS = {
     terms.stem(form): terms.stem(group.split()[0]) for group in SAME_WORDS.split("/") for form in group.split()[1:]
 }
 DENYING = "able available ca cannot closed except exclude go neither never none possible unless without wo yes"
-"""Words that deny or allow are not a topic."""
+"""Words that negate or allow. They do not name a topic."""
 FUNCTION_WORDS = terms.COMMON.union(map(terms.stem, DENYING.split())) - {terms.stem("after"), terms.stem("before")}
 
 
 def stem(word: str) -> str:
-    """The common form of a word's forms and synonyms, in lower case."""
+    """Return the normal form of a word's forms and synonyms, in lower case."""
     stemmed = terms.stem(terms.folded(word))
     return COUNTS_AS.get(stemmed, stemmed)
 
 
 def all_words(text: str) -> list[str]:
-    """Every word in its order, stemmed; numbers are words, and so are pairs of Chinese characters."""
+    """Return all words in order, stemmed. Numbers and pairs of Chinese characters are also words."""
     return [stem(word) for word in terms.asked_words(UNSAID.sub("", text))]
 
 
 def content_words(text: str) -> frozenset[str]:
-    """The topic words of a text: no function words, no bare numbers, no single letters."""
+    """Return the topic words of a text: no function words, no bare numbers, no single letters."""
     words = (word for word in terms.asked_words(UNSAID.sub("", text)) if not is_function_word(word))
     return frozenset(stem(word) for word in words if len(word) > 1 and not word.isdigit())
 
@@ -83,7 +83,7 @@ class Fact:
 
     @property
     def measures(self) -> str:
-        """The measure. Facts of the same measure can be mistaken for each other."""
+        """The kind and unit. Facts of the same measure can be mistaken for each other."""
         return f"{self.kind} {'duration' if self.unit in DURATIONS else self.unit}"
 
     @property
@@ -93,7 +93,7 @@ class Fact:
 
 
 def without(text: str, found: Iterable[Fact]) -> str:
-    """The text with the facts replaced by spaces, so that places stay valid."""
+    """Return the text with the facts replaced by spaces, so that offsets stay valid."""
     letters = list(text)
     for fact in found:
         letters[fact.place : fact.place + len(fact.text)] = " " * len(fact.text)
@@ -165,7 +165,7 @@ LONGEST_NUMBER = 20  # maximum digits of a number for arithmetic; longer ones ar
 
 
 def amounts(text: str, language: str = "en") -> Iterator[Fact]:
-    """Numbers with their units in base units; "2 to 4 days" are 2 days and 4 days, and "9.30" may be a time of day."""
+    """Return numbers in base units. "2 to 4 days" are 2 days and 4 days; "9.30" may be a time of day."""
     found = [amount(text, match, language) for match in NUMBER.finditer(text)]
     pairs = [(i - 1, i) for i in range(1, len(found)) if is_range(text, found[i - 1], found[i])]
     for one, other in (*((i, j) for i, j in pairs if found[i].unit in SIGNS), *((j, i) for i, j in reversed(pairs))):
@@ -186,7 +186,7 @@ def is_range(text: str, first: Fact, second: Fact) -> bool:
 
 
 def amount(text: str, match: re.Match[str], language: str) -> Fact:
-    """The number of a match with the unit after it or the currency before it, not yet in base units."""
+    """Return a match's number with the unit after it or the currency before it, not yet in base units."""
     start, end, unit = match.start(), match.end(), ""
     if before := CURRENCY_BEFORE.search(text, max(0, start - 4), start):
         start, unit = before.start(), tuple(SIGNS)[(before.lastindex or 1) - 1]
@@ -206,8 +206,8 @@ def signed(fact: Fact, text: str) -> Fact:
 
 
 def number(text: str, has_point: bool) -> str:
-    """A number without thousands separators, with a decimal point and without needless zeros. has_point: whether the
-    language's decimal mark is a point; if the number cannot be read so, a point or comma is a decimal mark.
+    """Return a number without thousands separators and needless zeros, with a decimal point. has_point: the language's
+    decimal mark is a point; if the number does not fit this, a point or comma is a decimal mark.
     """
     if text.lower() in SPELLED:
         return str(SPELLED[text.lower()])
@@ -218,7 +218,7 @@ def number(text: str, has_point: bool) -> str:
 
 
 def unit_of(match: re.Match[str]) -> str:
-    """The matched unit, after its factor: "60 seconds"."""
+    """Return the factor and the base unit: "60 seconds"."""
     return next(f"{factor} {base}" for i, (factor, base, _) in enumerate(UNITS) if match[f"u{i}"])
 
 
@@ -228,7 +228,7 @@ def in_base_units(fact: Fact) -> Fact:
 
 
 def times(number: str, factor: int) -> str:
-    """A product without needless zeros and without an exponent; as written if it is not a number."""
+    """Return a product without needless zeros or exponent; the text itself if it is not a number."""
     if number.count(".") > 1 or len(number) > LONGEST_NUMBER:
         return number
     return format((Decimal(number) * factor).normalize(), "f")
@@ -290,7 +290,7 @@ def times_of_day(text: str) -> Iterator[Fact]:
 
 
 def weekdays(text: str) -> Iterator[Fact]:
-    """Days of the week; "Monday to Friday" implies the days between."""
+    """Return days of the week. "Monday to Friday" implies the days between."""
     last, end = 0, 0
     for match in WEEKDAY.finditer(text):
         first, day = last, next((i for i, name in enumerate(WEEKDAYS) if name[:3] == match[0][:3].lower()), 5)
@@ -337,7 +337,7 @@ def phones(text: str) -> Iterator[Fact]:
 
 
 def codes(text: str) -> Iterator[Fact]:
-    """Model numbers, error codes, order numbers: letters with digits; hyphens and case do not count."""
+    """Return model, error and order numbers: letters with digits. Hyphens and case are ignored."""
     for match in CODE.finditer(text):
         yield Fact("code", match[0].replace("-", "").upper(), "", match[0], match.start())
 

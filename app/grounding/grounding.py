@@ -1,12 +1,12 @@
-"""Check each sentence of an answer against the passages: its facts, its words, and whether it says the opposite.
+"""Check each sentence of an answer against the passages: its facts, its words, and contradictions.
 
 A language model may mix up its input, so every sentence is compared with the statements of the passages. `CHECKS` lists
 all checks. Answers that are shown and answers that are measured use the same `AnswerChecker`.
 
 A fact is in the right place if the words around it fit its statement at least as well as a statement of another fact of
-its kind. Opposites are found by a denial, or by a word and its opposite, and only between clauses about the same topic,
-so that a paraphrase is not a contradiction. Two opposites cancel out: "not closed" is "open". Politeness and bare
-introductions need no support.
+its kind. Opposites are found by a negation, or by a word and its opposite, and only between clauses about the same
+topic, so that a paraphrase is not a contradiction. Two opposites cancel out: "not closed" is "open". Politeness and
+bare introductions need no support.
 
 Out of scope: conclusions from several passages by calculation or common sense, and paraphrases in completely different
 words.
@@ -35,8 +35,8 @@ ALONE = re.compile(rf"\W*(?:yes|no|yep|nope)\b(?:{ECHO}\b)?\W*", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence to check. question: of the answer. before: words of the previous sentence, which "it" or "the link"
-    may refer to.
+    """A sentence to check. question: the customer's. before: words of the previous sentence, to which "it" or "the
+    link" may refer.
     """
 
     text: str
@@ -67,7 +67,7 @@ class Claim:
 
     @property
     def coverage(self) -> float:
-        """0 to 1: the share of its words that the evidence has in one place."""
+        """The share of its words that one place of the evidence contains, 0 to 1."""
         return max((unit.share(self.said.words, self.weights) for unit in self.nearest), default=0.0)
 
 
@@ -91,8 +91,8 @@ def is_courtesy(claim: Claim) -> bool:
 
 
 CHANGED, OTHER_FACT, OTHER_UNIT, NAME = 0.03, 0.1, 0.3, 0.3
-"""How much better the words around a fact may fit a statement of another one, as a share of their weight; less if the
-sentence rewords that statement; more for another unit (days, working days), or a statement without a name.
+"""How much better the words around a fact may fit a statement with another fact, as a share of their weight; less if
+the sentence rewords that statement; more for another unit (days, working days), or a statement without a name.
 """
 NOWHERE = 0.6  # the same if the passages do not state the fact and the sentence only implies it ("a year")
 REWORDED = 0.85  # share of the other words from which on a sentence is a statement with a changed fact or name
@@ -124,9 +124,7 @@ def problem_of(fact: Fact, claim: Claim) -> str | None:
 
 
 def better_placed(fact: Fact, claim: Claim) -> list[Fact]:
-    """Other facts of the same kind that fit the words around a fact clearly better; if the fact is nowhere, that fit
-    them well.
-    """
+    """Return facts of the same kind that fit the words around it clearly better, or well if it is in no passage."""
     same = {other.key for other in claim.said.facts if other.measures == fact.measures}
     near = next((clause.words for clause in claim.said.clauses if fact.key in clause.words), frozenset()) - same
     shares = {**dict.fromkeys(claim.before, BEFORE), **dict.fromkeys(claim.said.words, FAR), **dict.fromkeys(near, 1.0)}
@@ -154,7 +152,7 @@ def fit(unit: StatedUnit, fact: Fact, weights: dict[str, float]) -> float:
 
 
 def name_problem(fact: Fact, kind: str, claim: Claim) -> str | None:
-    """The problem with a name or a model number, or None. Headings may state it for all text below them."""
+    """Return the problem with a name or a model number, or None. A heading may name it for all text below."""
     name = fact.value if fact.kind == "name" else fact.key
     stating = claim.evidence.holding(name)
     if not stating and fact.text not in claim.evidence.text:
@@ -246,19 +244,19 @@ class CheckedSentence:
 
 
 def score(checked: Sequence[CheckedSentence]) -> float:
-    """The score of the weakest sentence: one wrong statement spoils an answer. 0 for an empty answer."""
+    """Return the score of the weakest sentence, because one wrong statement spoils an answer. 0 for an empty answer."""
     return min((sentence.score for sentence in checked), default=0.0)
 
 
 ENOUGH_TO_QUOTE = 0.4  # share of the words of sentence and question that a quotation must contain
 FIGURES = ("#number", "#time", "#date")
-"""Prefixes of the facts, as words, that are wrong most often."""
+"""Prefixes of the kinds of facts that are wrong most often."""
 AnswerCheck: TypeAlias = Callable[[Claim], str | None]
 """Takes a sentence with its evidence; returns the problem as a short reason for people, or None. `NOT_SAID` means that
 the passages neither say nor deny it; every other reason is counted as a contradiction. Called from several threads.
 """
 CHECKS: tuple[AnswerCheck, ...] = (fact_problem, support_problem, opposite_problem)
-"""They run in this order until one finds a problem, not for politeness and what the passages contain literally."""
+"""They run in this order until one finds a problem. Politeness and literal text of the passages are not checked."""
 
 
 class AnswerChecker:
@@ -286,7 +284,7 @@ class AnswerChecker:
         return CheckedSentence(text=text, score=score, problem=problem, shown=shown, support=claim.support)
 
     def _quotation(self, text: str) -> str:
-        """The statement most similar to a sentence and its question; "" if none is similar enough."""
+        """Return the statement most similar to a sentence and its question; "" if none is similar enough."""
         said = Claim(f"{text}\n{self._question}", self._evidence).said
         words = [word for word in said.words if not word.startswith(FIGURES)]  # a wrong fact must not choose it
         found = [unit for unit in self._evidence.nearest(words) if unit.is_statement]
@@ -295,7 +293,7 @@ class AnswerChecker:
 
 
 def sentences_of(answer: str) -> Iterator[str]:
-    """Sentences of an answer; "Yes." stays with its sentence."""
+    """Return the sentences of an answer. "Yes." stays with the next sentence."""
     before = ""
     for text in sentences(answer):
         if ALONE.fullmatch(text) and not before:

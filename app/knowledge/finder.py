@@ -1,5 +1,5 @@
-"""What the documents say about a question: passages, the chance that they answer it, and their statements. Also whether
-two questions ask the same.
+"""Search results of a question: passages, the probability that they answer it, and their statements. Also compares two
+questions.
 
 The encoder reads the statements of a passage once, at ingestion, and their vectors are stored. A passage without
 vectors, stored by another version of the program, is read when it is first found. Search and database are read in the
@@ -7,10 +7,10 @@ same state, also while documents change.
 
 An embedder rates the similarity of two questions, but misses the most important differences: "Is the store open on
 Sunday?" and "... on Saturday?" have a cosine of .93, "Are returns free?" and "... not free?" one of .97. So questions
-count as the same only if no telling word (a stem that is not a common word) is in only one of them. (1,690 questions
-about the sample shop, compared with each other: eight pairs have the same telling words. All ask the same, and their
-cosines are .89 or more. By the cosine alone, some pairs of .88 to .89 are wrong.) If the embedder does not know the
-language, the cosine counts as little as in search.
+count as the same only if they share all significant words (stems that are not common words). (1,690 questions about the
+sample shop, compared with each other: eight pairs have the same significant words. All ask the same, and their cosines
+are .89 or more. By the cosine alone, some pairs of .88 to .89 are wrong.) If the embedder does not know the language,
+the cosine counts less, as in search.
 """
 
 import json
@@ -57,7 +57,7 @@ class EmbeddedQuestion:
 
 
 def telling(question: str) -> Telling:
-    """The telling words of a question; without any, all of its words."""
+    """Return the significant words of a question; if it has none, all of its words."""
     stems = frozenset(map(stem, telling_words(question))) - COMMON - _SAY_LITTLE
     return stems or frozenset(asked_words(question)), bool(_DENYING.search(folded(question)))
 
@@ -71,7 +71,7 @@ def embedded(embedder: Embedder, texts: Sequence[str]) -> list[EmbeddedQuestion]
 
 
 def likeness(one: EmbeddedQuestion, other: EmbeddedQuestion) -> float:
-    """The similarity of two questions, 0 to 1: the cosine, and shared telling words as far as it cannot be trusted."""
+    """Return the similarity of two questions, 0 to 1. Shared significant words replace an untrusted cosine."""
     trust = min(one.trust, other.trust)
     (words, _), (others, _) = one.telling, other.telling
     shared = 2 * len(words & others) / (len(words) + len(others)) if words or others else 0.0
@@ -104,7 +104,7 @@ class PassageStatements:
 class StatementStore:
     """Encodes passages and stores the result. Safe to use from any thread.
 
-    name: of the stored data; statements that are cut or encoded otherwise have another name.
+    name: of the stored data. It changes with the way statements are cut or encoded.
     """
 
     def __init__(self, library: Library, encoder: StatementEncoder) -> None:
@@ -113,7 +113,7 @@ class StatementStore:
         self.name = f"{encoder.name} {VERSION}.{_FORMAT}"
 
     def of(self, passages: Sequence[StoredPassage]) -> list[PassageStatements]:
-        """The statements of passages, in the passages' order; none for a passage that the encoder cannot read."""
+        """Return the statements of passages, in the passages' order; none for a passage that cannot be encoded."""
         stored = self._library.statement_vectors(self.name, [passage.id for passage in passages])
         found = {id_: PassageStatements.unpacked(kept) for id_, kept in stored.items()}
         if missing := [passage for passage in passages if passage.id not in found.keys() | self._unreadable]:
@@ -125,7 +125,7 @@ class StatementStore:
         return [found[passage.id] for passage in passages]
 
     def _readable(self, passages: Sequence[StoredPassage]) -> dict[int, PassageStatements]:
-        """By number. Those that cannot be encoded are tried again at the next start."""
+        """Return statements by number. Passages that fail are tried again at the next start."""
         try:
             return dict(zip((passage.id for passage in passages), self._read(passages), strict=True))
         except Exception as error:  # from any library below
@@ -154,7 +154,7 @@ class StatementStore:
             ]
         )
         if not all(np.isfinite(vectors.whole).all() for vectors in read):
-            raise RetrievalError(f"the ranker {self.encoder.name} gave a vector with undefined numbers")
+            raise RetrievalError(f"the ranker {self.encoder.name} returned a vector with undefined numbers")
         return [
             PassageStatements(statements=statements, vectors=vectors)
             for statements, vectors in zip(cut, read, strict=True)
@@ -163,7 +163,7 @@ class StatementStore:
 
 BEST = 8  # the passages of this many most likely statements come first
 CANDIDATES = 10
-"""Number of passages whose statements are ranked. Ranking runs no model, so there are more than the prompt has."""
+"""Number of passages whose statements are ranked. Ranking runs no model, so the number may exceed the prompt's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,8 +188,8 @@ class RankedStatement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResults:
-    """passages: best first, at most the requested number. found: these and more, for the nearest pages. statements:
-    most likely first. relevance: probability that the most likely statement answers.
+    """Results of a search. passages: best first, at most the requested number. found: the same and more, for the
+    nearest pages. statements: most likely first. relevance: probability that the most likely statement answers.
     """
 
     passages: tuple[FoundPassage, ...]
@@ -230,9 +230,9 @@ class Finder:
     def find(
         self, question: str, *, earlier: str | None = None, count: int, collections: Collection[str] = ()
     ) -> SearchResults:
-        """Return what the documents say. earlier: the question before it in its conversation, used only if this one
-        refers to it or means nothing alone: otherwise it would mislead. count: maximum passages. collections: only
-        their documents, if given.
+        """Return the search results. earlier: the previous question, used only if this question refers to it or is
+        unclear alone, because it would otherwise mislead. count: maximum passages. collections: only their documents,
+        if given.
         """
         if earlier is not None and may_stand_alone(question):
             alone = self._results(question, None, count, collections)
@@ -314,17 +314,17 @@ REFERS_BACK = re.compile(
     re.IGNORECASE,
 )
 SOME_TERMS, ENOUGH_TERMS = 2, 5
-"""A question without a word that refers back may be clear alone with this many terms, and is with that many."""
+"""Number of terms with which a question without a word that refers back may be clear alone, and surely is."""
 
 
 def wordings(question: str, earlier: str | None) -> list[str]:
-    """The texts to search: the question, and if it may refer to an earlier one, also both together, as the last."""
+    """Return the texts to search: the question, and if it may refer to an earlier one, both together as the last."""
     if earlier is None or may_stand_alone(question, ENOUGH_TERMS):
         return [question]
     return [question, f"{earlier} {question}"]
 
 
 def may_stand_alone(question: str, least: int = SOME_TERMS) -> bool:
-    """Return whether a question has at least this many terms, and no word that refers to the one before it."""
+    """Return whether a question has at least this many terms and no word that refers to the previous question."""
     terms = {stem(word) for word in asked_words(question)} - COMMON
     return len(terms) >= least and not REFERS_BACK.search(question)

@@ -6,7 +6,7 @@ current encodings of passages. Passages that lost a neighbour are encoded again.
 deletion are answered first, because they may store its modules again. Later questions do not find the document, and the
 deletion does not wait for them.
 
-A deletion is noted (`app.storage.begun`). If it failed or was killed, the next one completes it, or the next start.
+A deletion is recorded (`app.storage.begun`). If it fails or is killed, the next deletion or start completes it.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -26,8 +26,8 @@ from retrieval.search.vector_index import passage_id
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """How much there is of a document: rows of passages, windows in the vector and the keyword index, stored citations
-    with its text, modules in any tier or in conversations in memory.
+    """The parts of a document: number of passage rows, windows in the vector and keyword index, stored citations with
+    its text, modules in any tier or in conversations in memory.
     """
 
     passages: int
@@ -39,7 +39,7 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forgotten:
-    """A deleted document. removed: what there was of it. left: the result of the final check."""
+    """A deleted document. removed: its parts before. left: the result of the final check."""
 
     document: str
     removed: Footprint
@@ -48,7 +48,7 @@ class Forgotten:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionForgotten:
-    """The same for all documents of a collection."""
+    """The deleted documents of a collection."""
 
     collection: str
     documents: int
@@ -67,7 +67,7 @@ class Forgetting:
         begun: BegunWork,
         let_go: Callable[[Sequence[str]], None],
     ) -> None:
-        """begun: notes of unfinished deletions. let_go: deletes the other data of documents, given their paths."""
+        """begun: records of unfinished deletions. let_go: deletes the other data of documents, given their paths."""
         self._ingestion, self._history, self._in_flight = ingestion, history, in_flight
         self._begun, self._let_go = begun, let_go
         self._library, self._search, warming = ingestion.library, ingestion.search, ingestion.open_warming()
@@ -92,7 +92,7 @@ class Forgetting:
         self._forget_unused_modules(with_pml=is_forgotten)
 
     def _forget(self, paths: Sequence[str], what: str) -> dict[str, Footprint]:
-        """Complete an earlier deletion that failed, too. what: for an error."""
+        """Also complete an earlier deletion that failed. what: its name in an error."""
         with self._ingestion.alone():
             left = self._begun.left("forget")
             again = (path for path, version in left.items() if self._version(path) in ("", version))
@@ -121,8 +121,8 @@ class Forgetting:
         return {"removed": removed, "left": found}
 
     def _version(self, path: str) -> str:
-        """Identify the current document of this path among those it has had; "" if there is none. A document added
-        after the deletion began is another one and stays.
+        """Return an id of the current document of this path; "" if there is none. A document added after the deletion
+        began has another id and stays.
         """
         document = self._library.find(path)
         return "" if document is None else document.loaded_at.isoformat()
@@ -151,12 +151,12 @@ class Forgetting:
         self._engine.forget(of_pml | (there - used))
 
     def _modules(self) -> frozenset[str]:
-        """Modules in any tier, and those with which prefixes in memory were computed, also if evicted."""
+        """Return modules in any tier, and modules from which prefixes in memory were computed, even if evicted."""
         return self._engine.modules(PUBLIC_TENANT) | self._engine.modules_of_prefixes()
 
 
 def find_document(library: Library, name: str, others: Collection[str] = ()) -> str:
-    """name: the path, or an unambiguous end of it. others: further paths that may be meant. Raises DeskError."""
+    """Return a path. name: the path, or an unambiguous end of it. others: further candidates. Raises DeskError."""
     paths = [document.path for document in library.documents()]
     paths += [path for path in others if path not in paths]
     wanted = [name, str(Path(name).expanduser().absolute())]

@@ -3,9 +3,9 @@
 Documents are stored in batches. A batch is one new snapshot of the search, so questions see all of a document or
 nothing of it. A run after an interrupted one repeats no finished work: unchanged files are recognised by their bytes,
 passages by their content, modules by their key, and computed vectors are in their own table until they are stored. Work
-is stored every few seconds, and unchanged files are read last, only for messages about them. So runs that are
-interrupted repeatedly also finish; only reading one large file starts from its beginning. A file that cannot be read or
-embedded is reported, and the others are ingested.
+is stored every few seconds, and unchanged files are read last, only for messages about them. So repeatedly interrupted
+runs also finish. Only reading one large file starts again. A file that cannot be read or embedded is reported, and the
+others are ingested.
 
 Neighbours are related passages before a passage while it is encoded, so that its KV has attended to them (FusionRAG,
 SIGMOD 2026). They are chosen by embedding, stored in the database, and part of the module's key. Adding passages does
@@ -16,12 +16,10 @@ encoding contains information from its neighbours, so they must be in the same c
 Out of scope: encoding (`warm`), the place of neighbours in a prompt (`prompts`).
 """
 
-import ctypes
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypedDict, Unpack
@@ -39,20 +37,10 @@ from retrieval.loaders.load import read_bytes
 from retrieval.reading import FileReader, find_files
 from retrieval.text.terms import printable
 
-
-def give_memory_back() -> None:
-    """Return freed memory to the system, if the C library can (glibc). Batches of different lengths fragment it:
-    without this, embedding takes 40 MB more for every 64 passages.
-    """
-    if sys.platform == "linux":
-        with suppress(OSError, AttributeError):  # another C library
-            ctypes.CDLL("libc.so.6").malloc_trim(0)
-
-
 NEIGHBOURS = "neighbours"
-"""Name of a stored fact: the setting `neighbours` with which the recorded ones were chosen."""
+"""Key of a stored value: the setting `neighbours` with which the stored ones were chosen."""
 CHOOSING = "choosing neighbours"
-"""Name of a stored fact, while all neighbours are chosen again: their number, and the last finished passage."""
+"""Key of a stored value while all neighbours are chosen again: their number, and the last finished passage."""
 NOTHING_CHOSEN = "0 0"
 CHOSEN_AT_ONCE = 100
 
@@ -91,18 +79,18 @@ def choose_neighbours(library: Library, search: Search, count: int) -> frozenset
     return frozenset(unused)
 
 
-BATCH = 64  # a batch is stored when it has this many new passages,
-BATCH_S = 4.0  # or when this many seconds have passed since the one before it was stored
-EMBEDDED_AT_ONCE = 8
-"""Passages that are embedded together, and encoded together for their statements: few, so that a run can be stopped."""
+BATCH = 32  # a batch is stored when it has this many new passages,
+BATCH_S = 4.0  # or when reading and the expected work with its passages take this many seconds together
+PASSAGE_S = 0.5  # expected work with a passage, until it is measured
+READ_AT_ONCE = 8  # passages whose statements are encoded together: few, so that a run can be stopped
 LONGEST_READING_S = 120.0
 LONGEST_PATH = 2500  # maximum bytes of a document's path: PostgreSQL's index allows few more
 IS_IT_MOUNTED = "is its disk mounted? Unwanted documents can be deleted with `warmdesk forget`"
 
 
 class IngestOptions(TypedDict, total=False):
-    """collection: of the documents, "" (default) for none. sync: delete documents whose files are gone from the given
-    folders, default False. warm: encode passages before questions need them, default True.
+    """Options of a run. collection: for the documents, "" (default) for none. sync: delete documents whose files are
+    gone from the given folders, default False. warm: encode passages before questions need them, default True.
     """
 
     collection: str
@@ -112,7 +100,7 @@ class IngestOptions(TypedDict, total=False):
 
 @dataclass(slots=True, kw_only=True)
 class PassageChanges:
-    """Passages of the given files: new, kept, dropped."""
+    """Numbers of passages of the given files: new, kept, dropped."""
 
     new: int = 0
     kept: int = 0
@@ -130,8 +118,8 @@ class IngestTimings:
 
 @dataclass(slots=True, kw_only=True)
 class IngestReport:
-    """The result of a run. documents, passages: of the given files, now stored. failed: files that were not ingested;
-    what an earlier run stored of them stays. warnings: incomplete files. modules: also of passages that had none.
+    """The result of a run. documents, passages: stored ones of the given files. failed: files that were not ingested;
+    their earlier versions stay. warnings: incomplete files. modules: include earlier passages without one.
     """
 
     documents: int = 0
@@ -155,7 +143,7 @@ class IngestReport:
 
 @dataclass(frozen=True, slots=True)
 class SplitDocument:
-    """A document that is not stored yet. embedded: content hashes of passages with vectors. is_new: replaces none."""
+    """A document that is not stored yet. embedded: content hashes with vectors. is_new: it replaces none."""
 
     document: NewDocument
     passages: tuple[Passage, ...]
@@ -185,7 +173,7 @@ class Ingestion:
     ) -> None:
         """open_warming: called when the model is needed, and loads it. passage_tokens: maximum length of a passage.
         neighbours: number for each passage; none if the model is not position-independent. names: of documents that are
-        not identified by their path. clock: seconds, by which batches end.
+        not identified by their path. clock: seconds; limits the time of a batch.
         """
         self._clock = clock
         self.library, self.search, self.statements = library, search, statements
@@ -196,7 +184,7 @@ class Ingestion:
     def run(
         self, paths: Iterable[Path], progress: Progress = no_progress, **options: Unpack[IngestOptions]
     ) -> IngestReport:
-        """Raises DeskError or OSError if another run is active or the data folder cannot be written."""
+        """Ingest. Raises DeskError or OSError if another run is active or the data folder cannot be written."""
         with self.alone():
             return self.run_alone(list(paths), progress, **options)
 
@@ -228,7 +216,7 @@ class Ingestion:
         return report
 
     def remove(self, paths: Sequence[str]) -> Sequence[Replaced]:
-        """Return the changes for each that existed. The caller deletes modules, and calls this within `alone`."""
+        """Remove documents and return the changes. The caller deletes modules, and calls this within `alone`."""
         if not paths:
             return ()
         changes = self.search.change(lambda: self.library.remove(paths), gone=self.library.ids_of(paths))
@@ -236,9 +224,9 @@ class Ingestion:
         return changes
 
     def restore_neighbours(self, unencoded: Collection[int]) -> None:
-        """After a deletion: passages with deleted neighbours get others and are encoded again before this returns.
-        unencoded: passages that had no module before; they get none now. A changed setting `neighbours` has no effect
-        before the next run. Raises as `run`.
+        """After a deletion, give passages with deleted neighbours new ones and encode them again. unencoded: passages
+        that had no module before; they get none now. A changed setting `neighbours` has no effect before the next run.
+        Raises as `run`.
         """
         if count := chosen_for(self.library):
             self._choose_neighbours(count)
@@ -250,7 +238,7 @@ class Ingestion:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """No other run may change documents inside, here or in another server. Raises DeskError if one is active."""
+        """Exclude other runs during the block, also in other servers. Raises DeskError if one is active."""
         if not self._running.acquire(blocking=False):
             raise DeskError("documents are already being ingested: wait until that is done", code="ingestion-running")
         try:
@@ -270,7 +258,7 @@ class Ingestion:
         if not files:
             return []
         names: list[str] = []
-        batch, began = list[SplitDocument](), self._clock()
+        batch, began = list[SplitDocument](), 0.0
         with FileReader(seconds=LONGEST_READING_S) as reader:
             for done, (path, problem) in enumerate(files):
                 progress("reading", done, len(files))
@@ -281,20 +269,23 @@ class Ingestion:
                     document = reader.load(path)
                     names.append(self._name(path))
                     batch += self._split_if_changed(names[-1], document, collection, report)
+                    began = began or self._clock()
                     report.warnings += [UnreadFile(path=printable(path), reason=remark) for remark in document.remarks]
                 except UnreadableDocument as error:
                     report.failed.append(UnreadFile(path=printable(path), reason=error.reason))
                 report.timings_s.reading += time.perf_counter() - started
-                if batch and self._is_due(batch, began):
+                if batch and self._is_due(batch, began, report):
                     self._store(batch, report, progress)
-                    batch, began = [], self._clock()
+                    batch, began = [], 0.0
         progress("reading", len(files), len(files))
         if batch:
             self._store(batch, report, progress)
         return names
 
-    def _is_due(self, batch: Sequence[SplitDocument], began: float) -> bool:
-        return sum(len(one.new_passages) for one in batch) >= BATCH or self._clock() - began >= BATCH_S
+    def _is_due(self, batch: Sequence[SplitDocument], began: float, report: IngestReport) -> bool:
+        new, before = sum(len(one.new_passages) for one in batch), report.changes.new
+        expected = new * (report.timings_s.embedding / before if before else PASSAGE_S)
+        return new >= BATCH or self._clock() - began + expected >= BATCH_S
 
     def _name(self, path: Path) -> str:
         return self._names.get(path.resolve(), str(path.resolve()))
@@ -308,7 +299,7 @@ class Ingestion:
         return f"{hash_}/{self.passage_tokens}"  # passages of another length are other passages
 
     def _is_unchanged(self, path: Path, collection: str) -> bool:
-        """Return whether a file is stored as it is, by its bytes: reading thousands of files would take long."""
+        """Return whether the stored file has the same bytes. This is faster than reading the document."""
         before = self.library.find(self._name(path))
         if before is None or before.collection != collection:
             return False
@@ -338,7 +329,7 @@ class Ingestion:
         return [SplitDocument(new, passages, self.library.known_hashes(name), is_new=before is None)]
 
     def _store(self, batch: Sequence[SplitDocument], report: IngestReport, progress: Progress) -> None:
-        started = time.perf_counter()
+        started = self._clock()
         documents = self._embedded(batch, report, progress)
         changes = self.search.change(lambda: self.library.replace(documents))
         report.documents += len(changes)
@@ -350,14 +341,14 @@ class Ingestion:
             report.changes.kept += len(replaced.kept)
             self._drop(replaced, report)
         self._read_statements([id_ for replaced in changes for id_ in replaced.new], progress)
-        report.timings_s.embedding += time.perf_counter() - started
+        report.timings_s.embedding += self._clock() - started
 
     def _embedded(
         self, batch: Sequence[SplitDocument], report: IngestReport, progress: Progress
     ) -> list[tuple[NewDocument, list[NewPassage]]]:
-        """Documents with the vectors of their new passages; a document that fails is reported, whatever the reason."""
+        """Yield documents with the vectors of their new passages. A document that fails is reported."""
         try:
-            vectors = self._embed([passage for one in batch for passage in one.new_passages], progress)
+            vectors = self.search.vectors_of([passage for one in batch for passage in one.new_passages], progress)
             return [(one.document, [self._new_passage(p, vectors) for p in one.passages]) for one in batch]
         except (DeskError, OSError):  # from database or disk: no document is the reason
             raise
@@ -369,8 +360,8 @@ class Ingestion:
             return []
 
     def _read_statements(self, ids: Sequence[int], progress: Progress) -> None:
-        for first in range(0, len(ids), EMBEDDED_AT_ONCE):
-            self.statements.of(self.library.passages(ids[first : first + EMBEDDED_AT_ONCE]))
+        for first in range(0, len(ids), READ_AT_ONCE):
+            self.statements.of(self.library.passages(ids[first : first + READ_AT_ONCE]))
             progress("embedding", len(ids), len(ids))
 
     def _new_passage(self, passage: Passage, vectors: Mapping[str, Vectors]) -> NewPassage:
@@ -382,27 +373,12 @@ class Ingestion:
             embedding=vectors.get(passage.content_hash),
         )
 
-    def _embed(self, passages: Sequence[Passage], progress: Progress) -> dict[str, Vectors]:
-        by_hash = {passage.content_hash: passage for passage in passages}
-        embedder = self.search.embedder
-        vectors = self.library.staged(embedder.name, by_hash, embedder.dimension)
-        missing = [passage for hash_, passage in by_hash.items() if hash_ not in vectors]
-        for first in range(0, len(missing), EMBEDDED_AT_ONCE):
-            some = missing[first : first + EMBEDDED_AT_ONCE]
-            found = self.search.embed([(p.heading_path, p.text) for p in some])
-            new = {passage.content_hash: rows for passage, rows in zip(some, found, strict=True)}
-            self.library.stage(embedder.name, new)
-            vectors |= new
-            give_memory_back()
-            progress("embedding", first + len(some), len(missing))
-        return vectors
-
     def _remove_missing(
         self, paths: Sequence[Path], known: Collection[str], found: Collection[str], report: IngestReport
     ) -> None:
         """Delete documents whose files are gone from these folders. known: the documents read in this run. found: all
         files that existed when it began: a disk unmounted since then has deleted nothing. A folder without any readable
-        document loses none, because an unmounted disk looks like that.
+        document loses none, because its disk may be unmounted.
         """
         stored = [Path(document.path) for document in self.library.documents()]
         missing = list[str]()

@@ -20,7 +20,7 @@ from cache.prompt.tokenizer import ChatTemplate
 
 SYSTEM = "system"
 PAGE_MARK, QUESTION_MARK = "Help page:", "Question:"
-"""The beginning of a passage and of a question, always at the beginning of a line."""
+"""The marks of a passage and of a question, always at the start of a line."""
 _BREAKS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
 _UNSEEN = rf"(?:[^\S{_BREAKS}]|[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff])*"
 _FORGED = re.compile(rf"(?<=[{_BREAKS}])(?={_UNSEEN}(?:help\s+page|question)\s*[:\uff1a])", re.IGNORECASE)
@@ -28,8 +28,8 @@ _FORGED = re.compile(rf"(?<=[{_BREAKS}])(?={_UNSEEN}(?:help\s+page|question)\s*[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassageText:
-    """A passage as the prompt needs it. name: unique, and the same after its document changed. neighbours: passages
-    before it while it is encoded, the closest first; their own neighbours are ignored.
+    """A passage for the prompt. name: unique, and the same after its document changed. neighbours: passages before it
+    while it is encoded, the closest first; their own neighbours are ignored.
     """
 
     name: str
@@ -101,7 +101,7 @@ class PromptBuilder:
 
 
 def passage_text(passage: PassageText) -> str:
-    """The text of a passage for the model. All end the same way, so that no token spans two passages."""
+    """Return the text of a passage for the model. All texts end alike, so that no token spans two passages."""
     headings = " > ".join(passage.heading_path) or passage.title
     return without_marks(f"{PAGE_MARK} {headings}\n{passage.text.strip()}\n\n")
 
@@ -111,7 +111,7 @@ def question_text(question: str) -> str:
 
 
 def without_marks(text: str) -> str:
-    """Quote, as in an e-mail, each line except the first that begins like a page or a question of ours. All other texts
-    stay as they are, because a changed character is another module.
+    """Quote, as in an e-mail, each line except the first that begins with one of our marks. Other texts stay unchanged,
+    because a changed character makes another module.
     """
     return _FORGED.sub("> ", text)

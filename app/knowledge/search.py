@@ -17,7 +17,10 @@ import numpy as np
 
 from app.domain.documents import Replaced, StoredPassage, Vectors
 from app.domain.errors import DeskError
+from app.domain.progress import Progress, no_progress
 from app.storage.library import Library
+from cache.memory.freed import return_freed_memory
+from retrieval.documents import Passage
 from retrieval.errors import IndexDamaged, RetrievalError
 from retrieval.search.embedding import Embedder
 from retrieval.search.keyword_index import KeywordIndex, load_keywords, save_keywords
@@ -29,7 +32,7 @@ T = TypeVar("T")
 
 EMBEDDER = "embedder"  # name of a stored fact: the embedder of the stored embeddings
 VIEWS_KEPT = 32  # sets of collections whose passages are looked up once per snapshot
-EMBEDDED_AT_ONCE = 8  # passages that are embedded together after a change of the embedder
+EMBEDDED_AT_ONCE = 8  # passages that are embedded together: few, so that this can be stopped
 ADDED_AT_ONCE = 1000  # passages whose texts are in memory together while the keyword index is rebuilt
 
 
@@ -48,7 +51,7 @@ class Snapshot:
         self._limited = lru_cache(VIEWS_KEPT)(self._limit)
 
     def retriever(self, collections: Collection[str] = ()) -> Retriever:
-        """Finds passages of these collections, or of all. The same object for the same collections."""
+        """Return the retriever of these collections, or of all. The same collections share one object."""
         known = frozenset(self._passages_in).intersection(collections)
         return self._limited(known) if collections else self._everything
 
@@ -70,16 +73,28 @@ class Search:
         stored = frozenset(library.all_ids())
         self.snapshot = self._state(self._open_vectors(stored), self._open_keywords(stored))
 
-    def embed(self, passages: Sequence[tuple[Sequence[str], str]]) -> list[Vectors]:
-        """For each passage, given as heading path and text: `[windows, dimension]`. Raises RetrievalError."""
-        windows = [window_texts(path, text) for path, text in passages]
-        vectors = self.embedder.embed_documents([text for texts in windows for text in texts])
-        if not np.isfinite(vectors).all():
-            raise RetrievalError(f"the embedder {self.embedder.name} gave a vector with undefined numbers")
-        return np.split(vectors, np.cumsum([len(texts) for texts in windows])[:-1]) if windows else []
+    def vectors_of(self, passages: Sequence[Passage | StoredPassage], progress: Progress) -> dict[str, Vectors]:
+        """Return vectors `[windows, dimension]` by content hash. Each few are stored, for the next run if
+        this one is killed. Raises RetrievalError.
+        """
+        name, by_hash = self.embedder.name, {passage.content_hash: passage for passage in passages}
+        found = self._library.staged(name, by_hash, self.embedder.dimension)
+        missing = [hash_ for hash_ in by_hash if hash_ not in found]
+        for first in range(0, len(missing), EMBEDDED_AT_ONCE):
+            some = missing[first : first + EMBEDDED_AT_ONCE]
+            windows = [window_texts(by_hash[hash_].heading_path, by_hash[hash_].text) for hash_ in some]
+            vectors = self.embedder.embed_documents([text for texts in windows for text in texts])
+            if not np.isfinite(vectors).all():
+                raise RetrievalError(f"the embedder {name} returned a vector with undefined numbers")
+            rows = np.split(vectors, np.cumsum([len(texts) for texts in windows])[:-1])
+            self._library.stage(name, new := dict(zip(some, rows, strict=True)))
+            found |= new
+            return_freed_memory()
+            progress("embedding", first + len(some), len(missing))
+        return found
 
     def nearest(self, ids: Sequence[int], count: int, *, within: Collection[int] | None = None) -> dict[int, list[int]]:
-        """For each passage the `count` others closest to the whole of it, closest first. within: candidates."""
+        """Return the `count` other passages most similar to each passage, closest first. within: candidates."""
         numbers, vectors = self._library.vectors(self.embedder.dimension, ids)
         index = self.snapshot.index
         only = None if within is None else index.selection(within)
@@ -91,8 +106,8 @@ class Search:
 
     def change(self, write: Callable[[], Sequence[Replaced]], gone: Collection[int] = ()) -> Sequence[Replaced]:
         """Change the library and then the snapshot. `write` stores the change; when this returns, new questions see all
-        of it. gone: passages that are not found from the beginning on, because removing many takes a while. Raises the
-        errors of `write`; the snapshot then has what was stored before.
+        of it. gone: passages that search hides from the start, because removing many takes a while. Raises the errors
+        of `write`; the snapshot then has all changes stored before.
         """
         with self._lock:
             try:
@@ -109,20 +124,20 @@ class Search:
         return changes
 
     def follow(self) -> bool:
-        """Update the snapshot from the library, also after changes of another server; return whether passages are gone.
+        """Update the snapshot from the library, including other servers' changes. Return whether passages were removed.
         Waits for a change in progress. Raises DeskError, also if another server's embedder made the vectors.
         """
         with self._lock:
             if (stored_by := self._library.fact(EMBEDDER)) != self.embedder.name:
                 raise DeskError(
-                    f"another server of this database uses the embedder {stored_by}, this one {self.embedder.name}: "
-                    "set the same on all of them, and restart them",
+                    f"another server of this database uses the embedder {stored_by}, this one uses "
+                    f"{self.embedder.name}: set the same embedder on all servers, and restart them",
                     code="embedder-differs",
                 )
             return self._catch_up()
 
     def _catch_up(self) -> bool:
-        """Apply the changes of any server; return whether passages are gone. The lock is held."""
+        """Apply the changes of any server. Return whether passages were removed. The lock is held."""
         stored, indexed = frozenset(self._library.all_ids()), self.snapshot.index.passage_ids
         self._update(sorted(indexed - stored), sorted(stored - indexed))
         return bool(indexed - stored)
@@ -137,13 +152,13 @@ class Search:
         self.snapshot = self._state(index, keywords)  # a document may only have moved to another collection
 
     def save(self) -> None:
-        """Write both indexes, so that the next start need not. Raises OSError; what was not written stays as it was."""
+        """Write both indexes, so that the next start need not. Raises OSError; the other files are then unchanged."""
         with self._lock:
             self.snapshot.index.save(self._path)
             save_keywords(self.snapshot.keywords, keywords_folder(self._path))
 
     def _state(self, index: VectorIndex, keywords: KeywordIndex) -> Snapshot:
-        """A snapshot of both. The library must not change during this."""
+        """Return a snapshot of both indexes. The library must not change meanwhile."""
         passages_in = {name: self._library.ids_in([name]) for name in self._library.collections()}
         return Snapshot(self.embedder, index, keywords, passages_in)
 
@@ -174,28 +189,19 @@ class Search:
         if stored == self.embedder.name:
             return
         if stored is not None and self._library.counts().passages:
-            log.warning("all passages are embedded again: the embedder was %s, is %s", stored, self.embedder.name)
+            log.warning(
+                "all passages are embedded again: the embedder was %s, now it is %s", stored, self.embedder.name
+            )
             paths = [document.path for document in self._library.documents()]
             for path in paths:  # which takes hours, and may be undone by setting the earlier embedder
-                self._embedded_again(self._library.passages_of(path))
+                self.vectors_of(self._library.passages_of(path), no_progress)
             self._library.set_fact(EMBEDDER, f"{self.embedder.name} (not for all passages yet)")
             for path in paths:
-                self._library.set_embeddings(self._embedded_again(self._library.passages_of(path)))
+                passages = self._library.passages_of(path)
+                found = self.vectors_of(passages, no_progress)
+                self._library.set_embeddings({p.id: found[p.content_hash] for p in passages})
         self._library.set_fact(EMBEDDER, self.embedder.name)
         self._library.clear_staged()
-
-    def _embedded_again(self, passages: Sequence[StoredPassage]) -> dict[int, Vectors]:
-        """Their vectors by number. A few at a time are stored, for the next start if this one is killed."""
-        name = self.embedder.name
-        found = self._library.staged(name, [p.content_hash for p in passages], self.embedder.dimension)
-        missing = [p for p in passages if p.content_hash not in found]
-        for first in range(0, len(missing), EMBEDDED_AT_ONCE):
-            some = missing[first : first + EMBEDDED_AT_ONCE]
-            vectors = self.embed([(p.heading_path, p.text) for p in some])
-            new = {p.content_hash: rows for p, rows in zip(some, vectors, strict=True)}
-            self._library.stage(name, new)
-            found |= new
-        return {p.id: found[p.content_hash] for p in passages}
 
 
 def keywords_folder(index_path: Path) -> Path:
@@ -203,7 +209,7 @@ def keywords_folder(index_path: Path) -> Path:
 
 
 def opened(load: Callable[[], T], empty: T) -> tuple[T, str]:
-    """An index from its files, or an empty one and why."""
+    """Return an index from its files, or an empty one and the reason."""
     try:
         return load(), ""
     except IndexDamaged as damage:
@@ -211,7 +217,7 @@ def opened(load: Callable[[], T], empty: T) -> tuple[T, str]:
 
 
 def differences(index: VectorIndex | KeywordIndex, stored: frozenset[int], reason: str) -> tuple[list[int], list[int]]:
-    """The passages that an index lacks, and those that it should not have. Logs that there are some, and why."""
+    """Return the passages that an index lacks, and its wrong ones. Logs their numbers and the reason."""
     missing, gone = sorted(stored - index.passage_ids), sorted(index.passage_ids - stored)
     if missing or gone:
         log.warning(

@@ -2,12 +2,12 @@
 
 An uploaded file is stored in the data folder under its own name, in a folder of its collection, because a document is
 identified by its path. Storing and ingesting are one step: a file stays only if it becomes a document. An unfinished
-upload is noted (`app.storage.begun`).
+upload is recorded (`app.storage.begun`).
 
 A synchronised folder is re-read regularly, as `warmdesk ingest --sync` does once: new and changed files are ingested,
-documents whose files are gone are deleted. A folder that is gone, or in which nothing can be read, loses no document:
-its run failed, and the next one comes when it is due. An interrupted run is due at once. Out of scope: when folders are
-looked at (`app.desk.repeating`), how a folder is ingested (`ingest`).
+documents whose files are gone are deleted. If a folder is missing, or nothing in it can be read, its documents stay.
+The run fails, and the next one comes when it is due. An interrupted run is due at once. Out of scope: the times of runs
+(`app.desk.repeating`), ingesting a folder (`ingest`).
 """
 
 import logging
@@ -38,15 +38,15 @@ LONGEST_NAME = 150
 
 
 class Uploads:
-    """The uploaded files. folder: where they are stored; it is made when it is needed. begun: notes."""
+    """The uploaded files. folder: where they are stored, made at first use. begun: records of unfinished uploads."""
 
     def __init__(self, folder: Path, ingestion: Ingestion, begun: BegunWork) -> None:
         self._folder, self._ingestion, self._library, self._begun = folder, ingestion, ingestion.library, begun
 
     def take(self, name: str, data: bytes, progress: Progress, collection: str = "") -> IngestReport:
         """Store a file and ingest it; it replaces one of the same name and collection. Raises OSError, and DeskError
-        for a bad name, too much data, a file that cannot be read, and while other documents are ingested. If the file
-        does not become a document, everything is as before.
+        for a bad name, too much data, a file that cannot be read, and while other documents are ingested. A failure
+        changes nothing.
         """
         with self._ingestion.alone():
             file = self._place(safe_name(name), collection)
@@ -87,7 +87,7 @@ class Uploads:
                 self._begun.done("upload", [name])
 
     def delete(self, path: Path, before: datetime | None = None) -> None:
-        """Delete a file if it is an uploaded copy; the user's own files stay. before: spare a copy stored later."""
+        """Delete a file if it is an uploaded copy; the user's own files stay. before: keep a copy stored later."""
         if not path.is_relative_to(self._folder.resolve()):
             return
         with suppress(FileNotFoundError):
@@ -102,8 +102,8 @@ class Uploads:
 
 
 def out_of_step(folder: Path, hashes: Mapping[str, str]) -> list[str]:
-    """Paths of uploads that are not as their documents: one of the two is missing, or they differ. Notes tell what this
-    version left so; an older one made none. folder: where uploads are. hashes: of all documents, by path.
+    """Return paths of uploads that differ from their documents, or of which one is missing. This version records such
+    work; older ones did not. folder: where uploads are. hashes: of all documents, by path.
     """
     found = (file for file in folder.resolve().rglob("*") if file.is_file() and not file.name.startswith("."))
     files = {str(file): file for file in found}
@@ -126,7 +126,7 @@ def keep_file(file: Path, data: bytes) -> None:
 
 
 def safe_name(name: str) -> str:
-    """The last part of a path without invisible characters. Raises DeskError if it is no valid name."""
+    """Return the last part of a path without invisible characters. Raises DeskError if it is not a valid name."""
     plain = " ".join(readable(name.replace("\\", "/").rpartition("/")[2]).split())
     if not plain or plain.startswith(".") or len(plain.encode()) > LONGEST_NAME:
         raise DeskError(f"{plain[:40]!r} is not a valid document name: rename the file", code="bad-name")
@@ -134,7 +134,7 @@ def safe_name(name: str) -> str:
 
 
 def collection_folder(collection: str) -> str:
-    """The unique name of a collection's folder; no document's name ends like it. Raises DeskError if it is too long."""
+    """Return the name of a collection's folder, unique and unlike a document's. Raises DeskError if it is too long."""
     plain = "".join(one if one.isalnum() or one in " -_." else f"%{ord(one):06X}" for one in collection)
     if len(plain.encode()) > LONGEST_NAME:
         raise DeskError(f"{collection[:40]!r} is too long for the name of a collection: shorten it", code="bad-name")
@@ -146,7 +146,7 @@ log = logging.getLogger(__name__)
 SOONEST, LATEST = 5, 31 * 24 * 60
 LONGEST_COLLECTION = 80
 SYSTEM = tuple(map(Path, ("/boot", "/dev", "/etc", "/proc", "/run", "/sys")))
-"""System folders, which have no documents for customers: an admin of the pages must not read them."""
+"""System folders. They have no documents for customers, and admins must not read them through the pages."""
 KEPT_FILES = 20
 FAILED = "something went wrong on our side; the server's log has more"
 
@@ -167,8 +167,8 @@ class Synchronising:
 
     def save(self, folder: str, collection: str, every_minutes: int, *, who: str) -> SyncedFolder:
         """Add a folder, or change how it is read; it is then due. folder: an absolute path. who: for the audit log.
-        Raises DeskError for a folder that cannot be read, is hidden, a system folder or the data folder, or shares
-        documents with another one.
+        Raises DeskError for a folder that cannot be read, is hidden, a system folder or the data folder, or overlaps
+        another one.
         """
         collection = collection.strip()
         if len(collection) > LONGEST_COLLECTION:
@@ -191,7 +191,7 @@ class Synchronising:
         self._record(who, "sync-remove", folder)
 
     def run(self, folder: str, progress: Progress = no_progress, *, who: str) -> SyncResult:
-        """Read a folder now, and record the result; a failure is one. Raises DeskError while others ingest."""
+        """Read a folder now, and record the result or the failure. Raises DeskError while another run ingests."""
         stored = self._find(folder)
         try:
             readable_folder(Path(folder))
@@ -214,7 +214,7 @@ class Synchronising:
         return result
 
     def run_due(self, progress: Progress = no_progress) -> None:
-        """Read the due folders. Does nothing while others ingest or do this. Raises what `progress` raises."""
+        """Read the due folders. Does nothing while another run is active. Raises the errors of `progress`."""
         with self._folders.alone() as is_alone:
             for folder in self._folders.due(datetime.now(UTC)) if is_alone else ():
                 try:
@@ -269,7 +269,7 @@ def share_files(one: Path, other: Path) -> bool:
 
 
 def result_of(report: IngestReport) -> SyncResult:
-    """The result of a run. It failed if it found no document but reasons."""
+    """Return the result of a run. It failed if it found no document and reports problems."""
     files = (*report.failed, *report.warnings)
     last = report.failed[-1] if report.failed and not report.documents else None  # the reason for the whole folder
     return SyncResult(

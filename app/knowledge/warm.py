@@ -3,10 +3,10 @@
 `Warming` encodes every passage without a module while the tiers have space. `ReadingAhead` runs it in the background of
 a server: for passages of a stopped run, new files and lost modules. The engine serves questions first. `ModuleCare` has
 an admin's actions on one module. `InFlight` counts questions and batches that have read the documents but have not
-reached the engine: a passage they found may be deleted. A deletion waits for these and then for the engine
+reached the engine, because a passage they found may be deleted. A deletion waits for them and then for the engine
 (`Engine.forget`), but not for later questions, which do not find the document.
 
-Out of scope: which passages there are (`ingest`), eviction (`cache.memory.store`).
+Out of scope: adding passages (`ingest`), eviction (`cache.memory.store`).
 """
 
 import json
@@ -18,30 +18,35 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, islice
+from typing import TYPE_CHECKING
 
 from app.domain.errors import DeskError
 from app.domain.progress import Bars, PassagesRead, Progress
 from app.domain.statistics import Verified
 from app.knowledge.prompts import PassageText, PromptBuilder
 from app.storage.library import Library
-from cache.engine.encoder import Encoded
 from cache.errors import CacheError, EngineStopped
 from cache.memory.keys import PUBLIC_TENANT
 from cache.prompt.plan import Segment
-from cache.serving.interface import EngineInterface
+
+if TYPE_CHECKING:
+    from cache.engine.encoder import Encoded
+    from cache.serving.interface import EngineInterface
 
 
 class InFlight:
-    """Counts questions between reading the documents and reaching the engine. Safe to use from any thread."""
+    """Counts questions between reading the documents and reaching the engine. unread: numbers of passages that are
+    being encoded in the background. wanted: those that go first. Safe to use from any thread.
+    """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._open: set[object] = set()
+        self._changed, self._open = threading.Condition(), set[object]()
+        self.unread, self.wanted = set[int](), list[int]()
 
     @contextmanager
     def track(self) -> Iterator[None]:
-        """Surround the time from before a question reads its conversation and the documents until the engine has it."""
+        """Count a question inside the block: from before it reads the documents until the engine has it."""
         mark = object()
         with self._changed:
             self._open.add(mark)
@@ -59,7 +64,7 @@ class InFlight:
 
 
 JOBS_IN_FLIGHT = 2
-"""Batches in the engine's queue at once: enough to fill its passes. A deletion waits for them."""
+"""Batches in the engine's queue at once: enough to fill its forward passes. A deletion waits for them."""
 AT_ONCE = 4
 
 
@@ -73,8 +78,8 @@ class PassageReason:
 
 @dataclass(slots=True, kw_only=True)
 class WarmReport:
-    """encoded, kept, dropped: modules. waiting: passages for whose modules no tier has space; they are encoded when a
-    question needs them. failed: passages that the model cannot read, or that do not fit into memory.
+    """encoded, kept, dropped: modules. waiting: passages without space in any tier; they are encoded when a question
+    needs them. failed: passages that the model cannot read, or that do not fit into memory.
     """
 
     encoded: int = 0
@@ -83,7 +88,7 @@ class WarmReport:
     waiting: int = 0
     failed: list[PassageReason] = field(default_factory=list)
 
-    def count(self, result: Encoded, num_passages: int) -> None:
+    def count(self, result: "Encoded", num_passages: int) -> None:
         self.encoded += result.computed
         self.kept += num_passages - result.computed - len(result.failed)
         for segment, error in result.failed.items():
@@ -98,8 +103,10 @@ class WarmReport:
 class Warming:
     """Encodes passages."""
 
-    def __init__(self, library: Library, engine: EngineInterface, prompts: PromptBuilder, in_flight: InFlight) -> None:
-        self.library, self.engine, self.prompts, self._in_flight = library, engine, prompts, in_flight
+    def __init__(
+        self, library: Library, engine: "EngineInterface", prompts: PromptBuilder, in_flight: InFlight
+    ) -> None:
+        self.library, self.engine, self.prompts, self.in_flight = library, engine, prompts, in_flight
 
     def run(self, documents: Sequence[str], progress: Progress) -> WarmReport:
         if self.engine.info.is_elsewhere:
@@ -109,14 +116,14 @@ class Warming:
         return self.encode([*sorted(inside), *others], progress)
 
     def unused(self) -> frozenset[str]:
-        """Modules that no passage uses: a killed run did not delete them."""
+        """Return modules that no passage uses. A killed run leaves such modules."""
         if self.engine.info.is_elsewhere:
             return frozenset()
         there = self.engine.modules(PUBLIC_TENANT)
         return there - self.library.module_keys() - {self.engine.key(self.engine.segment(self.prompts.system))}
 
     def survey(self) -> tuple[int, list[int]]:
-        """The number of passages without a module, and those of them that fit into the largest tier, in order."""
+        """Return the number of passages without a module, and the passages that fit into the largest tier, in order."""
         if not self.engine.info.places_modules:
             return 0, []
         stored = self.engine.modules(PUBLIC_TENANT)
@@ -130,22 +137,24 @@ class Warming:
     def encode(
         self, ids: Sequence[int], progress: Progress, *, until: Callable[[], bool] = lambda: False
     ) -> WarmReport:
-        """Encode those that have no module, a few batches ahead of the engine. until: whether to stop early."""
-        report = WarmReport()
-        running: deque[tuple[Future[Encoded], int]] = deque()
+        """Encode passages without a module, a few batches ahead of the engine. until: returns whether to stop early."""
+        report, left = WarmReport(), dict.fromkeys(ids)
+        running: deque[tuple[Future[Encoded], Sequence[int]]] = deque()
 
         def collect(most: int) -> None:
             while len(running) > most:
-                future, count = running.popleft()
-                report.count(future.result(), count)
+                future, some = running.popleft()
+                report.count(future.result(), len(some))
+                self.in_flight.unread.difference_update(some)
                 progress("encoding", report.done, len(ids) - report.waiting)
 
         room = self.engine.module_room
-        for first in range(0, len(ids), AT_ONCE):
-            if until():
-                break
-            with self._in_flight.track():
-                passages = self.library.passages(ids[first : first + AT_ONCE])
+        while left and not until():
+            some = list(islice([id_ for id_ in self.in_flight.wanted if id_ in left] or left, AT_ONCE))
+            for id_ in some:
+                del left[id_]
+            with self.in_flight.track():
+                passages = self.library.passages(some)
                 segments = [self.engine.segment(self.prompts.module(PassageText.of(p))) for p in passages]
                 tokens = list(accumulate((len(segment.tokens) for segment in segments), initial=0))
                 fitting = bisect_right(tokens, room) - 1
@@ -154,7 +163,7 @@ class Warming:
                 keys = {p.id: self.engine.key(segment) for p, segment in zip(passages, segments, strict=True)}
                 self.library.set_module_keys({p.id: keys[p.id] for p in passages if p.module_key != keys[p.id]})
                 if fitting:
-                    running.append((self.engine.encode(segments[:fitting]), fitting))
+                    running.append((self.engine.encode(segments[:fitting]), [p.id for p in passages[:fitting]]))
             collect(JOBS_IN_FLIGHT - 1)
         collect(0)
         self.engine.flush()
@@ -195,7 +204,7 @@ class ModuleCare:
         self._engine.keep(kept)
 
     def verify(self, key: str) -> Verified:
-        """Recompute it and compare it with the stored one. A file that cannot be read is deleted."""
+        """Recompute a module and compare it with the stored one. A file that cannot be read is deleted."""
         with self._in_flight.track(), _as_desk_errors():
             check = self._engine.verify(self._segment(key))
         return Verified(largest_difference=check.largest_difference, problem=check.problem)
@@ -217,10 +226,8 @@ def _as_desk_errors() -> Iterator[None]:
         raise DeskError(str(error), code="engine") from error
 
 
-AGAIN_S = 10.0
+AGAIN_S, _STOPPED_S = 10.0, 2.0
 log = logging.getLogger(__name__)
-
-_STOPPED_S = 2.0
 
 
 class ReadingAhead:
@@ -262,7 +269,8 @@ class ReadingAhead:
                 if not self._is_closed and not (isinstance(error, DeskError) and error.is_away):
                     is_known = isinstance(error, DeskError | CacheError)
                     log.warning("passages could not be encoded: %s", error, exc_info=not is_known)
-                if _may_go_on(error):
+                is_engine = isinstance(error, CacheError) and not isinstance(error, EngineStopped)
+                if is_engine or (isinstance(error, DeskError) and error.is_of_database):  # it may return soon
                     self._look.wait(AGAIN_S)
                     self._look.set()
 
@@ -272,6 +280,7 @@ class ReadingAhead:
         self.state = PassagesRead(read=total - unread, total=total, is_reading=bool(due))
         if not due:
             return
+        self._warming.in_flight.unread.update(due)
         with self._bars() as progress:
 
             def report(stage: str, done: int, _: int) -> None:
@@ -279,12 +288,9 @@ class ReadingAhead:
                 self.state = PassagesRead(read=read, total=total, is_reading=done < len(due))
                 progress(stage, read, total - unread + len(due))
 
-            done = self._warming.encode(due, report, until=self._look.is_set)
+            try:
+                done = self._warming.encode(due, report, until=self._look.is_set)
+            finally:
+                self._warming.in_flight.unread.clear()
         if done.failed:
             self.state = PassagesRead(read=total - unread + done.encoded + done.kept, total=total, is_reading=False)
-
-
-def _may_go_on(error: Exception) -> bool:
-    """Return whether the failed part may return soon: a restarting engine, or the database."""
-    is_engine = isinstance(error, CacheError) and not isinstance(error, EngineStopped)
-    return is_engine or (isinstance(error, DeskError) and error.is_of_database)

@@ -48,18 +48,18 @@ T = TypeVar("T")
 def registry_for(
     settings: Settings, *, tokenizer: str | None, template: str | None = None, max_positions: int | None = None
 ) -> Registry:
-    """An empty registry for a tokenizer: `words`, a model's, or the configured one. Raises DeskError and ModelError."""
+    """Return an empty registry for a tokenizer: `words`, a model's, or the default. Raises DeskError, ModelError."""
     if template is not None and template not in NAMED:
         raise DeskError(f"--template is {template!r}: it must be {', '.join(NAMED)}", code="usage")
     roles = NO_ROLES if template is None else NAMED[template]
     if tokenizer == "words":
         return Registry(WordTokenizer(), roles=roles, max_positions=max_positions)
-    from cache.model.loading import load_tokenizer
+    from cache.model.loading import load_positions, load_tokenizer
 
-    loaded, positions = load_tokenizer(tokenizer or settings.model, converted=settings.models_folder)
-    return Registry(
-        loaded, roles=loaded.template.roles if template is None else roles, max_positions=max_positions or positions
-    )
+    name, folder = tokenizer or settings.model, settings.models_folder
+    loaded = load_tokenizer(name, converted=folder)
+    roles = loaded.template.roles if template is None else roles
+    return Registry(loaded, roles=roles, max_positions=max_positions or load_positions(name, converted=folder))
 
 
 def read_source(path: Path, parse: Callable[[bytes], T]) -> T:
@@ -81,8 +81,8 @@ def read_prompt(path: Path) -> Prompt:
 def facts(
     registry: Registry, schema: Path, prompt: Path | None, *, baseline: bool, add: Sequence[Path], remove: Sequence[str]
 ) -> dict[str, Any]:
-    """Position ids of a prompt file or, without one, of the schema added last. add, remove: schemas to add to the
-    prompt's registry, and names to remove from it. Raises DeskError, PMLError.
+    """Return the position ids of a prompt file or, without one, of the schema added last. add, remove: schemas to add
+    to the prompt's registry, and names to remove from it. Raises DeskError, PMLError.
     """
     for path in (schema, *add):
         parsed_schema = read_schema(path)
@@ -143,9 +143,9 @@ NEEDED = 'each line is a JSON string, {"prompt": text} or {"messages": [{"role":
 
 
 def advice_for(file: Path, registry: Registry, schema_file: Path | None = None) -> dict[str, Any]:
-    """Advice on a schema, a PML prompt, a plain prompt or JSON lines of prompts.
+    """Return advice on a schema, a PML prompt, a plain prompt or JSON lines of prompts.
 
-    schema_file: the schema of a PML prompt, to count what it reuses. Raises DeskError, PMLError.
+    schema_file: the schema of a PML prompt, to count reused tokens. Raises DeskError, PMLError.
     """
     text = read_text(file)
     beginning = re.sub(r"\A(?:\s|<!--.*?-->|<\?.*?\?>)+", "", text, flags=re.DOTALL)  # the first element
@@ -154,7 +154,7 @@ def advice_for(file: Path, registry: Registry, schema_file: Path | None = None) 
         layout = None if schema_file is None else laid_out(schema_file, registry)
         kind, advice = "prompt", named(file, lambda: advise_prompt(prompt, registry.tokenizer, layout))
     elif schema_file is not None:
-        raise DeskError(f"--schema is for a PML prompt, {file} is none: leave it out", code="usage")
+        raise DeskError(f"--schema is for a PML prompt, but {file} is not one: remove --schema", code="usage")
     elif beginning.startswith("<schema") or file.suffix == ".pml":
         kind, advice = "schema", advise_schema(laid_out(file, registry))
     elif file.suffix == ".jsonl":
@@ -194,7 +194,7 @@ NAME = "desk"
 
 
 def export_schema(library: Library, system_text: str, slots: int) -> tuple[str, int, int]:
-    """The schema as XML, a line per element, and the numbers of documents and passages in it."""
+    """Return the schema as XML, a line per element, and its numbers of documents and passages."""
     documents: list[Module] = []
     taken = set(RESERVED)
     passages = 0
@@ -217,7 +217,7 @@ def export_schema(library: Library, system_text: str, slots: int) -> tuple[str, 
 
 
 def module_name(path: str, taken: set[str]) -> str:
-    """A document's file name as a PML name, different from those in `taken`, to which it is added."""
+    """Return a document's file name as a PML name that is not in `taken`, and add it there."""
     name = re.sub(r"[^\w.-]+", "-", re.split(r"[/\\]", path)[-1]) or "document"
     if not re.match(r"[^\W\d]", name):
         name = f"_{name}"
@@ -228,5 +228,5 @@ def module_name(path: str, taken: set[str]) -> str:
 
 
 def literal(text: str) -> Text:
-    """The text without the control characters that XML does not allow."""
+    """Return the text without the control characters that XML does not allow."""
     return Text(text=NOT_XML.sub(" ", text))

@@ -1,4 +1,4 @@
-"""Replace e-mail addresses, phone and card numbers in customers' text before it is stored.
+"""Replace e-mail addresses, phone numbers and card numbers in customers' text before it is stored.
 
 Dates, prices, model and order numbers stay, because answers depend on them. An ambiguous number counts as a phone
 number if it is written like one (with +, a leading 0, brackets or groups) or follows a word such as "call", and as an
@@ -17,7 +17,7 @@ from stdnum import luhn
 
 EMAIL, PHONE, CARD = "[e-mail]", "[phone]", "[card]"
 REGIONS = ("CN", "DE", "AT", "CH", "FR", "BE", "ES", "IT", "NL", "GB", "IE", "US")
-"""Countries whose national way of writing phone numbers is known. With +, any country's is."""
+"""Countries whose national format of phone numbers is recognised. With +, any country is."""
 _PRIVATE = {
     *(PhoneNumberType.FIXED_LINE, PhoneNumberType.MOBILE, PhoneNumberType.FIXED_LINE_OR_MOBILE),
     *(PhoneNumberType.VOIP, PhoneNumberType.PERSONAL_NUMBER, PhoneNumberType.PAGER, PhoneNumberType.UNKNOWN),
@@ -92,9 +92,7 @@ def _replaced(text: str, places: Sequence[Place], word: str) -> str:
 
 
 def _emails(text: str) -> Iterator[Place]:
-    """Places of e-mail addresses. The search starts at each @ in both directions, so a long run of letters costs
-    nothing.
-    """
+    """Return places of e-mail addresses. The search starts at each @, so a long run of letters costs nothing."""
     last = 0
     for domain in _DOMAIN.finditer(text):
         before = text[max(last, domain.start() - _LONGEST_BEFORE_AT) : domain.start()]
@@ -104,7 +102,7 @@ def _emails(text: str) -> Iterator[Place]:
 
 
 def _cards(text: str) -> Iterator[Place]:
-    """Places of card numbers, none within another. An expiry date may follow one, so every length is tried."""
+    """Return places of card numbers that do not overlap. An expiry date may follow, so every length is tried."""
     last = 0
     for start in _CARD_START.finditer(text):
         if start.start() < last:
@@ -122,7 +120,7 @@ def _cards(text: str) -> Iterator[Place]:
 
 
 def _phones(text: str) -> set[Place]:
-    """Places of phone numbers, none within another. With very many digits, every long number counts."""
+    """Return places of phone numbers that do not overlap. In a text with very many digits, every long number counts."""
     if sum(char.isdecimal() for char in text) < _LEAST_DIGITS:
         return set()
     plain = _OTHER_NUMBERS.sub(_blank, text)
@@ -141,7 +139,7 @@ def _is_long(run: re.Match[str]) -> bool:
 
 
 def _blank(found: re.Match[str]) -> str:
-    """Spaces of the same length, so that places stay valid."""
+    """Return spaces of the same length, so that offsets stay valid."""
     return "x" * len(found[0])
 
 

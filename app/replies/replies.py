@@ -1,4 +1,4 @@
-"""Warmdesk's own texts and the small talk that it understands, in each language: one file of `texts` per language.
+"""Warmdesk's own texts and the small talk that it recognises: one file of `texts` per language.
 
 For another language, write its file with the same keys; the tests compare it with the English one. A message is small
 talk only if all of its words are known: phrases of `hears`, and the words of `around`. One other word ("hello, how do I
@@ -28,7 +28,7 @@ _FOLDER = Path(__file__).parent / "texts"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
     """A language. says: texts by name. hears: customers' phrases, by kind. around: words that may be next to them, by
-    kind; those under "any" with every kind.
+    kind; "any" is for every kind.
     """
 
     says: Mapping[str, str]
@@ -74,7 +74,7 @@ Words = tuple[str, ...]
 
 
 class Heard(NamedTuple):
-    """A message that needs no document. language: of its phrases."""
+    """A recognised message of small talk. language: of its phrases."""
 
     kind: Kind
     language: str
@@ -82,7 +82,7 @@ class Heard(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Vocabulary:
-    """A language's phrases as words. words: all of them. longest: words of the longest phrase."""
+    """A language's phrases as words. words: all words. longest: number of words in the longest phrase."""
 
     hears: Mapping[Kind, frozenset[Words]]
     around: Mapping[str, frozenset[Words]]
@@ -92,7 +92,7 @@ class _Vocabulary:
 
 def heard(message: str, language: str) -> Heard | None:
     """Return the kind of small talk of a message, or None for a question. language: its likely language, which is tried
-    first; typing errors are accepted in that one and in English.
+    first. Typing errors are accepted in it and in English.
     """
     words = _words(message)
     if len(words) > MOST_WORDS:
@@ -112,13 +112,13 @@ def heard(message: str, language: str) -> Heard | None:
 
 
 def _kind(words: Words, known: _Vocabulary) -> Kind | None:
-    """The first kind whose phrases, with those of earlier kinds, cover all words."""
+    """Return the first kind whose phrases, with the phrases of earlier kinds, cover all words."""
     return next((kind for kind in KINDS if kind in _covering(words, known, kind)), None)
 
 
 def _covering(words: Words, known: _Vocabulary, kind: Kind) -> set[Kind]:
-    """The kinds of the phrases in the division of all words into the fewest phrases, with the words around `kind`
-    between them; none if there is no such division.
+    """Split all words into the fewest phrases, with the words around `kind` between them, and return the kinds of the
+    phrases; none if this is impossible.
     """
     around = known.around["any"] | known.around.get(kind, frozenset())
     best: dict[int, tuple[int, set[Kind]]] = {0: (0, set())}  # by words covered: phrases, and their kinds
@@ -135,7 +135,7 @@ def _covering(words: Words, known: _Vocabulary, kind: Kind) -> set[Kind]:
 
 
 def _corrected(word: str, known: frozenset[str]) -> str:
-    """The most likely known word for a word with one wrong letter (from nine letters on, two), or the word."""
+    """Return the known word for a word with one wrong letter (two in a word of nine or more), or the word."""
     if word in known:
         return word
     slips = 1 if len(word) < 9 else 2
@@ -160,16 +160,14 @@ def _vocabulary(language: str) -> _Vocabulary:
 
 
 def _words(text: str) -> Words:
-    """Words without case, accents and apostrophes; a Chinese character is a word."""
+    """Return words without case, accents and apostrophes. A Chinese character is a word."""
     decomposed = unicodedata.normalize("NFKD", text.casefold())
     plain = "".join(character for character in decomposed if not unicodedata.combining(character))
     return tuple(_WORD.findall(_APOSTROPHES.sub("", plain)))
 
 
 def nothing_text(settings: Settings, language: str) -> str:
-    """The text that the documents have no answer, with contacts. The setting `refusal_text` replaces it in every
-    language.
-    """
+    """Return the text for "no answer found", with contacts. The setting `refusal_text` replaces it in all languages."""
     texts = texts_in(language)
     contacts = contact_lines(settings, texts)
     if "refusal_text" in settings.model_fields_set:
@@ -178,7 +176,7 @@ def nothing_text(settings: Settings, language: str) -> str:
 
 
 def human_text(settings: Settings, language: str, page: str = "") -> str:
-    """The reply to a request for a person. page: the documents' text about it, instead of the contacts."""
+    """Return the reply to a request for a person. page: the documents' text about it, shown instead of contacts."""
     texts = texts_in(language)
     if page:
         return texts.says["human"] + BETWEEN + page

@@ -1,4 +1,4 @@
-"""The archive of a backup, and making one, also while the server runs.
+"""The archive of a backup. It can be written while the server runs.
 
 An archive is a tar file, compressed with gzip. Its last member `manifest.json` names all others with their sizes and
 digests. Reading it always checks every byte. The database is copied as it is at one moment. Then the files of the data
@@ -47,7 +47,7 @@ _COMPRESSION = 1  # most bytes are vectors, which hardly compress; text compress
 
 @dataclass(frozen=True, slots=True)
 class ArchivedFile:
-    """path: within the data folder, with slashes. size: in bytes. sha256: in hexadecimal."""
+    """A file of an archive. path: within the data folder, with slashes. size: in bytes. sha256: in hexadecimal."""
 
     path: str
     size: int
@@ -57,7 +57,7 @@ class ArchivedFile:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """The content of an archive. version: of the Warmdesk that wrote it. created: ISO 8601. folder: its data folder.
-    database: path of the SQLite database among the files, and schema its revision; None: the database is elsewhere.
+    database: path of the SQLite database among the files; schema: its revision. None: the database is on a server.
     """
 
     format: int
@@ -74,7 +74,7 @@ _MANIFESTS = TypeAdapter(Manifest)
 
 
 class _Hashed(io.RawIOBase):
-    """A file that is read once, with its digest."""
+    """A file that is read once, and its digest."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._digest = file, hashlib.sha256()
@@ -140,7 +140,7 @@ def read_archive(file: Path, into: Path | None = None, progress: Progress = no_p
         with tarfile.open(file, "r:gz") as archive:
             for member in archive:
                 if manifest or not member.isreg() or not _is_inside(member.name) or member.name in found:
-                    raise _damaged(file, f"{member.name!r} does not belong there")
+                    raise _damaged(file, f"{member.name!r} is not in its manifest")
                 if member.name == MANIFEST:
                     content = archive.extractfile(member)
                     if content is None or member.size > _LARGEST_MANIFEST:
@@ -190,7 +190,7 @@ def _parse(manifest: bytes, file: Path) -> Manifest:
 
 
 def _damaged(file: Path, reason: str) -> DeskError:
-    return DeskError(f"{file} is not a whole backup ({reason}): take another one", code="archive-damaged")
+    return DeskError(f"{file} is not a complete backup ({reason}): choose another one", code="archive-damaged")
 
 
 DATABASE = "warmdesk.sqlite3"  # path in the archive of a database that is outside the data folder
@@ -201,8 +201,8 @@ _NOT_FILES = frozenset({LOCK_FILE, OWNER_FILE, SOCKET_FILE, SWAP_FILE})
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A backup that was made and checked. num_bytes: of the archive. left_out: links of the data folder, which are not
-    followed. note: what is missing in the archive, "" if nothing.
+    """A backup that was made and checked. num_bytes: size of the archive. left_out: links of the data folder, which are
+    not followed. note: a missing part, or "".
     """
 
     file: Path
@@ -213,8 +213,8 @@ class Backup:
 
 
 class BackupOptions(TypedDict, total=False):
-    """with_modules: include encoded passages; otherwise the model encodes them again. overwrite: whether the backup may
-    replace a file.
+    """Options of a backup. with_modules: include encoded passages, which are otherwise encoded again. overwrite: the
+    backup may replace a file.
     """
 
     with_modules: bool
@@ -224,7 +224,7 @@ class BackupOptions(TypedDict, total=False):
 def back_up_folder(
     settings: Settings, file: Path, progress: Progress = no_progress, **options: Unpack[BackupOptions]
 ) -> Backup:
-    """Write an archive, read it again, and only then give it its name. Raises DeskError; then the file is as before."""
+    """Write an archive, check it, and then give it its name. If it raises DeskError, an existing file is unchanged."""
     with_modules = options.get("with_modules", False)
     folder, file = settings.data_dir.resolve(), file.expanduser().absolute()
     if file.resolve().is_relative_to(folder):
@@ -232,7 +232,7 @@ def back_up_folder(
     if file.is_dir() or (file.exists() and not options.get("overwrite")):
         raise DeskError(f"{file} exists: give another name, or --force", code="file-exists")
     if not file.parent.is_dir():
-        raise DeskError(f"there is no folder {file.parent}: make it first", code="no-such-file")
+        raise DeskError(f"there is no folder {file.parent}: create it first", code="no-such-file")
     database = sqlite_file(settings.database_url)
     note = "" if database is not None else "the database is on a server and not in the archive: save it with pg_dump"
     _remove_killed(file.parent)
@@ -271,7 +271,7 @@ def _remove_killed(folder: Path) -> None:
 
 
 def copy_database(database: Path, copy: Path) -> str | None:
-    """Copy a SQLite database as it is at this moment, without keeping writers, and check it; returns its revision."""
+    """Copy the current state of a SQLite database without blocking writers, and check it. Return its revision."""
     if not database.exists():
         raise DeskError(f"there is no database {database}: is this the right --data-dir?", code="no-database")
     try:
@@ -295,7 +295,7 @@ def check_database(connection: sqlite3.Connection) -> str | None:
 
 
 def _files(settings: Settings, database: Path | None, with_modules: bool) -> tuple[list[tuple[str, Path]], list[str]]:
-    """Return the files of a data folder by their path in it, and its links, without what no backup holds."""
+    """Return the files of a data folder by path, and its links, except those that `is_left_out` excludes."""
     folder, files, links = settings.data_dir.resolve(), list[tuple[str, Path]](), list[str]()
     modules = None if with_modules else settings.modules_folder.name
     for place, folders, names in os.walk(folder):
@@ -312,8 +312,8 @@ def _files(settings: Settings, database: Path | None, with_modules: bool) -> tup
 
 
 def is_left_out(path: str, settings: Settings) -> bool:
-    """Return whether a path of the data folder is in no backup: it is computed again and may be code that runs, or it
-    belongs to a running process or to another backup. The case of letters is ignored, as some file systems do.
+    """Return whether backups exclude a path of the data folder: it can be recomputed and may be code, or it belongs to
+    a running process or to another backup. The case of letters is ignored, as in some file systems.
     """
     name = path.partition("/")[0].casefold()
     own = {settings.models_folder.name, EVALS, *_NOT_FILES}
@@ -329,7 +329,7 @@ def _is_of_database(path: Path, database: Path | None) -> bool:
 
 @contextmanager
 def explained(file: Path) -> Iterator[None]:
-    """Turn errors of the system into one line. file: the file that is made."""
+    """Turn system errors into a DeskError of one line. file: the file being written."""
     try:
         yield
     except OSError as error:

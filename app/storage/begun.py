@@ -1,10 +1,10 @@
-"""Notes of unfinished work in a data folder, so that it is finished or undone after a crash.
+"""Records of unfinished work in a data folder, so that it is finished or undone after a crash.
 
-`swap` renames many files, all or none: while its note exists, the next process that locks the folder undoes the
-renames. `BegunWork`: work on files and the database is noted before its first step, and crossed out after its last one.
-Every step can be repeated. Work that is still noted was killed or failed, and the next process that opens the data
-folder finishes it. The notes belong to the database beside them: a backup contains them, and a restore moves them aside
-with it.
+`swap` renames many files, all or none: while its record exists, the next process that locks the folder undoes the
+renames. `BegunWork`: work on files and the database is recorded before its first step, and the record is removed after
+its last one. Every step can be repeated. A remaining record means that the work was killed or failed, and the next
+process that opens the data folder finishes it. The records belong to the database in the same folder: a backup contains
+them, and a restore moves them aside with it.
 
 Out of scope: ingesting documents, which resumes by itself; the choice of renamed files (`restoring`).
 """
@@ -25,8 +25,8 @@ SWAP_FILE = "warmdesk.swap.json"
 
 
 def swap(folder: Path, renames: Sequence[tuple[Path, Path]]) -> None:
-    """Rename files in `folder` and its subfolders, in this order, from one path to another; make the folders that they
-    go to. Raises OSError; then none is renamed, or the note stays for `undo_swap`.
+    """Rename files in `folder` and its subfolders, in this order, from one path to another; make missing folders.
+    Raises OSError; then none is renamed, or the record stays for `undo_swap`.
     """
     noted = [[str(path.relative_to(folder)) for path in pair] for pair in renames]
     replace_file(folder / SWAP_FILE, json.dumps(noted).encode())
@@ -45,7 +45,7 @@ def swap(folder: Path, renames: Sequence[tuple[Path, Path]]) -> None:
 
 
 def undo_swap(folder: Path) -> bool:
-    """Undo unfinished renames; False if there were none. It can be interrupted and repeated. Raises OSError."""
+    """Undo unfinished renames; return False if there are none. It can be repeated. Raises OSError."""
     try:
         noted = json.loads((folder / SWAP_FILE).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -76,7 +76,7 @@ log = logging.getLogger(__name__)
 
 
 class BegunWork:
-    """The notes of a data folder. Safe to use from any thread; methods may raise OSError."""
+    """The records of a data folder. Safe to use from any thread; methods may raise OSError."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / BEGUN_FILE
@@ -104,7 +104,7 @@ class BegunWork:
         except FileNotFoundError:
             return {}
         except (ValueError, AttributeError, TypeError):  # a failing disk: notes are replaced whole
-            log.warning("%s is damaged: work that was begun before is not finished", self._file)
+            log.warning("%s is damaged: interrupted work cannot be finished", self._file)
             return {}
 
     def _write(self, noted: Mapping[str, Mapping[str, str]]) -> None:

@@ -1,4 +1,4 @@
-"""Conversations for agents and operators, and what owners do with them besides asking: rename, delete, undo, repeat.
+"""Conversations for agents and operators, and actions of owners: rename, delete, undo, repeat.
 
 Customers see only their own conversations (`history`); code that serves customers must not use `Transcripts`. A deleted
 conversation is hidden at once and can be restored for `UNDO_S` seconds. Then it is removed with everything that belongs
@@ -117,7 +117,7 @@ def _causes(outcome: str | None, grounding: float | None, value: str | None, han
 
 UNDO_S = 60
 _AT_ONCE = 20
-"""Conversations removed in one transaction. New questions wait for it."""
+"""Number of conversations removed in one transaction. New questions wait for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,7 @@ class ConversationCare(Store):
             _its(session, conversation_id, owner).title = title
 
     def delete_conversation(self, conversation_id: str, owner: str = OPERATOR) -> None:
-        """Hide a conversation; it is removed after `UNDO_S` seconds. An unknown id is not an error."""
+        """Hide a conversation, which is removed after `UNDO_S` seconds. An unknown id is not an error."""
         its = (ConversationRow.id == conversation_id, ConversationRow.of(owner))
         with self._database.write() as session:
             session.execute(update(ConversationRow).where(*its).values(deleted=_now()))
@@ -149,13 +149,11 @@ class ConversationCare(Store):
             row = session.get(ConversationRow, conversation_id)
             deleted = None if row is None or row.owner != owner else row.deleted
             if row is None or deleted is None or _now() - deleted > timedelta(seconds=UNDO_S):
-                raise DeskError(
-                    f"conversation {conversation_id!r} is gone: it was deleted", code="no-such-conversation"
-                )
+                raise DeskError(f"conversation {conversation_id!r} was deleted", code="no-such-conversation")
             row.deleted = None
 
     def last_question(self, conversation_id: str, owner: str = OPERATOR) -> str:
-        """Return the last question, to be replaced. Raises DeskError if there is none, or it was for an agent."""
+        """Return the last question, for replacing it. Raises DeskError if there is none, or it was for an agent."""
         with self._database.read() as session:
             _its(session, conversation_id, owner)
             asked = select(MessageRow).where(MessageRow.conversation_id == conversation_id, MessageRow.role == "user")
@@ -166,7 +164,7 @@ class ConversationCare(Store):
             return question.id
 
     def purge(self, deleted_before: datetime, unused_since: datetime | None = None) -> frozenset[str]:
-        """Remove conversations deleted before a time, or not used since one; returns their owners."""
+        """Remove conversations deleted before a time, or not used since a time. Return their owners."""
         gone = ConversationRow.deleted <= deleted_before
         if unused_since is not None:
             gone |= ConversationRow.updated < unused_since
@@ -179,7 +177,7 @@ class ConversationCare(Store):
             return frozenset(row.id for row in rows)
 
     def erase(self, owner: str) -> Erased:
-        """Remove everything of an owner, also hidden conversations, and the copies made before migrations."""
+        """Remove all data of an owner, hidden conversations included, and the copies made before migrations."""
         its = ConversationRow.owner == owner
         messages = select(func.count()).select_from(MessageRow).join(ConversationRow).where(its)
         feedback = select(func.count()).select_from(FeedbackRow).join(MessageRow).join(ConversationRow).where(its)

@@ -1,4 +1,4 @@
-"""Opens the database and gives sessions, one short transaction each.
+"""Opens the database and provides sessions, one short transaction each.
 
     with database.read() as session: ...     one consistent view
     with database.write() as session: ...    the write lock from the start, committed at the end
@@ -41,7 +41,7 @@ from app.storage.sqlite import MIGRATES, WRITES
 
 T = TypeVar("T")
 Work = Literal["documents", "folders"]
-"""Work that only one server of a database may do at a time: changing documents, reading synchronised folders."""
+"""Names of locks. Only one server of a database at a time may change documents or read synchronised folders."""
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +89,7 @@ class Database:
         return self._read(lambda session: session.scalars(query).all())
 
     def _read(self, find: Callable[[Session], T]) -> T:
-        """Return the result of `find`. It is called again if the connection was lost, because it changes nothing."""
+        """Return the result of `find`, which only reads. It is repeated if the connection was lost."""
         try:
             with self.read() as session:
                 return find(session)
@@ -101,7 +101,7 @@ class Database:
 
     @contextmanager
     def alone(self, work: Work) -> Iterator[bool]:
-        """Give True if no other server of the database does this work, and keep others from it until the block ends."""
+        """Hold the lock for this work during the block, if it is free. Yield whether it was."""
         if not self.is_shared:
             yield True
             return
@@ -118,7 +118,7 @@ class Database:
 
     def flush_log(self) -> None:
         """Empty SQLite's write-ahead log after a deletion, because it still has the deleted text. If the database is in
-        use, a later call, `tidy` or closing does it. PostgreSQL reuses the space of deleted rows by itself.
+        use, a later call, `tidy` or closing empties it. PostgreSQL reuses the space of deleted rows by itself.
         """
         if not self.is_shared:
             with self._raw() as raw:
@@ -152,7 +152,7 @@ class Database:
 
     @contextmanager
     def _used(self) -> Iterator[None]:
-        """Turn database errors that a person can fix into DeskError, and note whether the database is reachable."""
+        """Turn database errors that a person can fix into DeskError, and record whether the database is reachable."""
         failures = self._failures
         try:
             with _explained(self.name):
@@ -182,17 +182,17 @@ class Database:
 
 
 class Store:
-    """Some tables. Safe to use from any thread; each method is a transaction and may raise DeskError."""
+    """Access to some tables. Safe to use from any thread; each method is a transaction and may raise DeskError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
 
 def open_database(url: str, *, upgrade: bool = True) -> Database:
-    """Connect and migrate the database. A SQLite file is created if needed, its folder and a PostgreSQL database are
-    not. upgrade: whether to create or migrate tables; a SQLite file is copied before (`migrate`). Readers unset it,
-    because the server may be running: then an older database is an error, "database-older", and so is a missing or
-    empty one, "no-database". Raises DeskError.
+    """Connect and migrate the database. A SQLite file is created if needed, but not its folder or a PostgreSQL
+    database. upgrade: create or migrate tables; a SQLite file is copied before (`migrate`). Readers unset it, because
+    the server may be running. Then an older database is the error "database-older", and a missing or empty one
+    "no-database". Raises DeskError.
     """
     file = sqlite_file(url)
     database = _connected(url, is_reader=not upgrade)
@@ -214,7 +214,7 @@ def open_database(url: str, *, upgrade: bool = True) -> Database:
             )
         if missing and not has_no_tables:
             database.back_up(missing[0].revision)
-        if upgrade:
+        if missing and upgrade:
             with database.migration() as connection:
                 migrate(connection, database.name)
     except BaseException:
@@ -224,7 +224,7 @@ def open_database(url: str, *, upgrade: bool = True) -> Database:
 
 
 def _no_desk_in(database: Database) -> DeskError:
-    return DeskError(f"{database.name} is not there yet, or empty: ingest documents first", code="no-database")
+    return DeskError(f"{database.name} does not exist or is empty: ingest documents first", code="no-database")
 
 
 def checked_version(url: str) -> str:
@@ -260,7 +260,7 @@ def _parsed(url: str) -> URL:
 
 
 def _connected(url: str, *, is_reader: bool) -> Database:
-    """Return the database of a URL, without looking at it. Raises DeskError; no message contains a password."""
+    """Return the database of a URL, unchecked. Raises DeskError; no message contains a password."""
     parsed = _parsed(url)
     kind = parsed.get_backend_name()
     if kind not in ("sqlite", "postgresql"):

@@ -1,15 +1,15 @@
-"""Changes of documents, their passages and neighbours, and which servers of a shared database have applied them.
+"""Changes of documents, their passages and neighbours, and the servers of a shared database that applied them.
 
 A document is replaced or removed in short transactions. Questions and answers are stored between them.
 
-A transaction changes at most `ROWS_AT_ONCE` passages. Until the last one the document has no content hash, so an
-interrupted change is repeated by the next run. New passages come first and old ones go last: questions find the old
-ones until the end. Title and collection also change at the end.
+A transaction changes at most `ROWS_AT_ONCE` passages. The document has no content hash until the last transaction, so
+the next run repeats an interrupted change. New passages are stored first and old ones removed last: questions find the
+old ones until the end. Title and collection also change at the end.
 
 A passage has a module key only if that module was encoded with its stored neighbours. Therefore a change of its
 neighbours deletes its module key in the same transaction. The generation is a number that grows with every change, in
-the same transaction; other servers notice the change by it (`app.desk.repeating`). Times of servers are those of the
-database, so their clocks do not matter.
+the same transaction; other servers compare it to notice changes (`app.desk.repeating`). Times of servers are those of
+the database, so their clocks do not matter.
 """
 
 from collections import defaultdict
@@ -50,8 +50,8 @@ _IN_A_QUERY = 10_000  # SQLite takes 32,766 parameters at most
 
 
 def insert_passages(session: Session, document_id: int, passages: Mapping[int, NewPassage]) -> dict[int, int]:
-    """Insert new passages, by ordinal; returns their numbers by ordinal. A passage without an embedding gets that of a
-    passage with the same content in its document.
+    """Insert new passages, by ordinal; returns their numbers by ordinal. A passage without an embedding gets the
+    embedding of a passage with the same content in its document.
     """
     missing = {passage.content_hash for passage in passages.values() if passage.embedding is None}
     query = select(PassageRow.content_hash, PassageRow.embedding).where(PassageRow.document_id == document_id)
@@ -218,9 +218,9 @@ class _Change:
         )
 
     def _take(self, session: Session, document_id: int, piece: Sequence[tuple[str, Any]], *, is_moved: bool) -> None:
-        """Other passages may have one that changes as neighbour: all neighbours of those are deleted, so that they are
-        chosen again. The title is the heading of passages without headings; those of another collection are no
-        neighbours. piece: ordinals of new passages, rows of moved ones, numbers of changed and of deleted ones.
+        """Apply a part of a change. If a changed passage is a neighbour of another passage, all neighbours of the
+        latter are deleted and chosen again. A new title or collection also changes neighbours. piece: ordinals of new
+        passages, rows of moved ones, numbers of changed and deleted ones.
         """
         new, moved, changed, gone = (
             [one for kind, one in piece if kind == wanted] for wanted in ("new", "moved", "changed", "gone")
@@ -243,18 +243,18 @@ class _Change:
 
 
 ALIVE: Final = timedelta(seconds=30)
-"""A server without a sign of life for this long is gone. Others do not wait for it."""
+"""A server without a heartbeat for this long counts as stopped. Others do not wait for it."""
 _NOW = func.timezone("utc", func.clock_timestamp(), type_=DateTime())
 
 
 class Desks:
-    """One server among those of its database. Safe to use from any thread; every method may raise DeskError."""
+    """One of the servers of a database. Safe to use from any thread; every method may raise DeskError."""
 
     def __init__(self, database: Database) -> None:
         self._database, self._id = database, uuid4().hex
 
     def note(self, generation: int) -> None:
-        """Record that this server is alive and has applied this generation; remove those that are gone."""
+        """Record that this server is alive and has applied this generation. Remove stopped servers."""
         with self._database.write() as session:
             session.execute(delete(DeskRow).where(DeskRow.id == self._id))
             session.execute(delete(DeskRow).where(DeskRow.seen < _NOW - ALIVE))

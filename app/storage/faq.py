@@ -90,7 +90,7 @@ class SyncedFolderTable(Store):
         return [_stored(row) for row in self._database.values(in_turn)]
 
     def save(self, folder: SyncedFolder) -> None:
-        """Add a folder, or change how the one with this path is read. Its last result stays."""
+        """Add a folder, or change the settings of the folder with this path. Its last result stays."""
         with self._database.write() as session:
             row = session.scalar(select(SyncedFolderRow).where(SyncedFolderRow.folder == folder.folder))
             if row is None:

@@ -1,4 +1,4 @@
-"""Writing a file of the data folder completely or not at all; opening one that nobody put a link in place of.
+"""Write a file of the data folder completely or not at all. Open a file only if no link has replaced it.
 
 Changing settings in `warmdesk.toml`: comments and order stay, and the file is whole at any moment.
 """
@@ -27,8 +27,8 @@ CONVERTING = "models/converting-"  # prefix, in a data folder, of models that ar
 
 
 def replace_file(file: Path, data: bytes, check: Callable[[Path], object] = lambda temporary: None) -> None:
-    """Write a file, readable for this user only, in place of the one with the same name. After a crash it is the old or
-    the new one. check: called with the temporary file before; if it raises, the file stays as it was. Raises OSError.
+    """Replace a file with one readable for this user only. After a crash it is the old or the new one. check: called
+    with the temporary file first; if it raises, the old file stays. Raises OSError.
     """
     with replacing(file, PARTIAL) as temporary:
         temporary.write_bytes(data)
@@ -37,7 +37,7 @@ def replace_file(file: Path, data: bytes, check: Callable[[Path], object] = lamb
 
 def open_without_links(file: Path) -> BinaryIO | None:
     """Open a file for reading; None if there is none, or if its path contains a link. A user who can write in a folder
-    of documents could put a link to any file there after the document was read.
+    of documents could replace a document with a link to any file.
     """
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe must not block

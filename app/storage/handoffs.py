@@ -36,7 +36,7 @@ class Deliveries(Store):
 
     def claim(self, now: datetime) -> Delivery | None:
         """Return the oldest message that is due, or None. It is reserved for `CLAIMED`, so that no other server sends
-        it too. A message that a killed server had reserved is sent after that time.
+        it. After that time, another server may send it, in case this one was killed.
         """
         waiting = (DeliveryRow.state == "due", DeliveryRow.due <= now)
         query = select(DeliveryRow, HandoffRow).join(HandoffRow, HandoffRow.id == DeliveryRow.handoff_id)
@@ -62,7 +62,7 @@ _WATCHED = "queue watched"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandoffOfSomebody:
-    """A hand-off as agents see it. owner: of the conversation. role, text, said: of its last message."""
+    """A hand-off as agents see it. owner: the conversation's. role, text, said: of the last message."""
 
     handoff: Handoff
     owner: str
@@ -74,7 +74,7 @@ class HandoffOfSomebody:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """An answer as the hand-off rules need it. feedback: up, down or None."""
+    """An answer for the hand-off rules. feedback: up, down or None."""
 
     outcome: Outcome
     grounding: float | None
@@ -82,7 +82,7 @@ class Judged:
 
 
 class Handoffs(Store):
-    """The hand-offs. announced: whether changes create messages to the webhook, in the same transaction."""
+    """The hand-offs. announced: changes create messages to the webhook, in the same transaction."""
 
     def __init__(self, database: Database, *, announced: bool) -> None:
         super().__init__(database)

@@ -2,9 +2,9 @@
 
 An answer that is read equals the recorded one. Citations keep the quoted text and never change, except that
 `forget_document` removes the text of a deleted document. An answer may contain information from a deleted document if
-it cites it, or if a passage of it or such an answer was in its prompt. The time of the deletion is stored, so that an
-answer which ends later, or after a restart, is recognised as well. All rows of an answer are written in one
-transaction. Fields and columns of the same name are copied by name: a new field of a citation needs only a column.
+it cites the document, or if its prompt had a passage of the document or such an answer. The time of the deletion is
+stored, so that answers that end later, or after a restart, are also recognised. All rows of an answer are written in
+one transaction. Fields and columns of the same name are copied by name: a new field of a citation needs only a column.
 
 Only its owner sees a conversation (`app.domain.callers`).
 """
@@ -63,7 +63,7 @@ def documents_of(row: MessageRow) -> set[str]:
 
 
 def resting_on_forgotten(rows: Sequence[MessageRow], forgotten: Mapping[str, datetime]) -> set[str]:
-    """Return the answers that may contain information from a deleted document. rows: a conversation, in order."""
+    """Return the answers that may contain information from a deleted document. rows: of a conversation, in order."""
     asked = {row.id: row.created for row in rows}
     found, until = set(), NEVER
     for row in rows:
@@ -86,8 +86,8 @@ class ModuleDetails:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerDetails:
     """Stored fields of an answer that `Answer` does not have. tokens: as generated, if known. model: its fingerprint.
-    passage_ids, modules: one for each citation and each used module of the answer, in its order. faq_id: the FAQ pair
-    that answered, whose hits are counted. replaces: a question that is deleted with its answer when this is stored.
+    passage_ids, modules: one for each citation or used module of the answer, in its order. faq_id: the FAQ pair that
+    answered, whose hits are counted. replaces: a question that is deleted with its answer when this is stored.
     """
 
     question_id: str
@@ -162,18 +162,17 @@ REMOVED_QUOTE = "(removed)"
 _TITLE_CHARS = 80
 LONGEST_ANSWER = timedelta(minutes=5)
 _MOST_PAST = 400
-"""Messages that a prompt may need. More do not fit into the context of a model, however short they are."""
+"""Maximum number of messages in a prompt. More do not fit into the context of a model, even if they are short."""
 _REMEMBERED = 1000  # questions that this server remembers as its own
 _FORGOTTEN_AT_ONCE = 50
-"""Answers from which one transaction removes a document. Customers' questions wait for it."""
+"""Number of answers from which one transaction removes a document. Customers' questions wait for it."""
 MAX_QUERY = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastMessage:
-    """A message as the next prompt needs it. text: of an answer, only the part from the documents. passage_ids: the
-    modules in the prompt of this answer, in its order; None for one that is not a passage. A passage may have been
-    removed since.
+    """A message for the next prompt. text: for an answer, only the part from the documents. passage_ids: the modules in
+    the prompt of this answer, in its order; None for other modules. A passage may have been removed since.
     """
 
     message_id: str = ""
@@ -203,14 +202,14 @@ class History:
         self._listeners.append(listener)
 
     def start_conversation(self, title: str, owner: str = OPERATOR, most: int | None = None) -> str:
-        """Start a conversation; returns its id. Raises DeskError if the owner has `most` conversations already."""
+        """Start a conversation and return its id. Raises DeskError if the owner has `most` conversations already."""
         now = _now()
         row = ConversationRow(id=new_id(), owner=owner, title=shortened(title), created=now, updated=now)
         its = select(func.count()).select_from(ConversationRow).where(ConversationRow.of(owner))
         with self._database.write() as session:
             if most is not None and (session.scalar(its) or 0) >= most:
                 raise DeskError(
-                    f"you have {most:,} conversations, and no more are kept: delete some first", code="too-many"
+                    f"you have {most:,} conversations, which is the limit: delete some first", code="too-many"
                 )
             session.add(row)
         return row.id
@@ -241,7 +240,7 @@ class History:
         return bool(self._database.values(select(ConversationRow.id).where(*its)))
 
     def turns(self, conversation_id: str, owner: str = OPERATOR, last: int | None = None) -> list[Turn]:
-        """Return the messages of a conversation, each answer after its question. last: only so many of the latest."""
+        """Return the messages of a conversation, each answer after its question. last: only the latest N."""
         query = whole(_messages_of(conversation_id, owner, last))
         being_answered = frozenset(self._open)  # before the query: one that ends meanwhile is not lost
         rows = self._database.values(query)[::-1]
@@ -249,7 +248,7 @@ class History:
         return [turn(row, None if row.id in done else self._unanswered(row)) for row in rows]
 
     def _unanswered(self, row: MessageRow) -> Unanswered | None:
-        """A question from before the start of this server is lost, unless another server may still answer it."""
+        """A question older than this server is lost, unless another server may still answer it."""
         if row.role != "user" or row.handoff_id is not None:
             return None
         if self._database.is_shared and row.id not in self._asked_here:
@@ -257,8 +256,8 @@ class History:
         return "lost" if row.created < self._since else "failed"
 
     def past(self, conversation_id: str, owner: str = OPERATOR, without: str = "") -> list[PastMessage]:
-        """Return the latest messages as the next prompt needs them, without unanswered questions. Answers that may
-        contain information from a deleted document are empty. without: a question to skip, with its answers.
+        """Return the latest messages for the next prompt, without unanswered questions. Answers that may contain
+        information from a deleted document are empty. without: a question to skip, with its answers.
         """
         parts = (selectinload(MessageRow.citations), selectinload(MessageRow.modules))
         with self._database.read() as session:
@@ -285,8 +284,8 @@ class History:
         return next(iter(self._database.values(query.join(ConversationRow).where(*cited))), None)
 
     def record_question(self, conversation_id: str, text: str, *, arrived: datetime | None = None) -> str:
-        """Append a question, which is being answered until `ended`; returns its id. arrived: before its conversation
-        was read for the prompt; default: now. Raises DeskError if the conversation is deleted.
+        """Append a question and return its id. It counts as running until `ended`. arrived: a time before its
+        conversation was read for the prompt; default: now. Raises DeskError if the conversation is deleted.
         """
         row = MessageRow(id=new_id(), role="user", text=text, created=arrived or _now())
         self._open.add(row.id)
@@ -300,8 +299,8 @@ class History:
         return row.id
 
     def ended(self, question_id: str, *, is_withdrawn: bool = False) -> None:
-        """Note that nothing more will be recorded for a question. is_withdrawn: the question was to replace another
-        one; that one stays, and this one is deleted, unless the database is unreachable.
+        """Declare a question finished. is_withdrawn: the question should replace another one, which stays. The new
+        question is deleted, unless the database is unreachable.
         """
         self._open.discard(question_id)
         if is_withdrawn:
@@ -360,9 +359,9 @@ class History:
                 session.merge(FeedbackRow(message_id=message_id, value=value, reason=reason, created=_now()))
 
     def forget_document(self, path: str) -> None:
-        """Remove the text of a document from all stored citations and from answers that quote it, also from answers to
-        earlier questions that are recorded later. Answers in the model's own words stay readable, but are in no later
-        prompt. Call this before and after `Library.remove`; it can be repeated.
+        """Remove the text of a document from all stored citations and from answers that quote it, also from answers
+        that are recorded later to questions asked before. Answers in the model's own words stay readable, but are in no
+        later prompt. Call this before and after `Library.remove`; it can be repeated.
         """
         cited = CitationRow.document == path
         citing = select(CitationRow.message_id).where(cited, CitationRow.quote != REMOVED_QUOTE).distinct()
@@ -403,7 +402,7 @@ def _append(session: Session, conversation_id: str, row: MessageRow) -> None:
 
 
 def _replace(session: Session, id_: str, question: MessageRow) -> None:
-    """Delete a question with its answer. If it was the first of its conversation and gave the title, the new one gives
+    """Delete a question with its answer. If it was first in its conversation and is the title, the new question becomes
     the title.
     """
     its = MessageRow.conversation_id == question.conversation_id
@@ -417,8 +416,8 @@ def _replace(session: Session, id_: str, question: MessageRow) -> None:
 
 
 def latest_messages(*which: ColumnElement[bool]) -> Select[MessageRow]:
-    """Return messages, the latest first. An answer is next to its question, also if another question was asked before
-    it ended. which: conditions on messages and conversations.
+    """Return messages, latest first. An answer is next to its question, even if another question came before it ended.
+    which: conditions on messages and conversations.
     """
     question = aliased(MessageRow)
     place = func.coalesce(question.position, MessageRow.position)
@@ -438,7 +437,7 @@ def _messages_of(conversation_id: str, owner: str, last: int | None) -> Select[M
 
 
 def _said(row: MessageRow) -> str:
-    """Return the text of a message; of an answer, only the part from the documents."""
+    """Return the text of a message; for an answer, only the part from the documents."""
     return row.text if row.outcome is None else from_documents(row.text, cast("Outcome", row.outcome))
 
 
@@ -450,8 +449,8 @@ def _summaries(owner: str) -> Select[str, str, datetime, int]:
 
 
 def holds(word: str) -> ColumnElement[bool]:
-    """Return the condition that a word may be in a conversation. SQLite ignores case for ASCII only, so other letters
-    with case match any character.
+    """Return the SQL condition that a conversation may contain a word. SQLite ignores case for ASCII only, so other
+    letters with case match any character.
     """
     escaped = (f"\\{letter}" if letter in "\\%_" else letter for letter in word)
     pattern = "".join(one if len(one) > 1 or one.isascii() or one.lower() == one.upper() else "_" for one in escaped)

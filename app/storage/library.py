@@ -1,8 +1,8 @@
-"""Documents and passages in the database. The index and encoded modules can be made again from it.
+"""Documents and passages in the database. The index and encoded modules can be rebuilt from it.
 
 A change is one transaction, a large one several short ones (`document_change`). If a document is replaced, a passage
-with the same content keeps its row, and so its number, its embedding and its module. Paths and names are sorted here by
-code point, as SQLite does, because PostgreSQL's order depends on the database.
+with the same content keeps its row, and therefore its number, embedding and module. Paths and names are sorted by code
+point, as in SQLite, because PostgreSQL's order depends on the database.
 """
 
 import logging
@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import numpy as np
 from sqlalchemy import delete, func, select
-from sqlalchemy.orm import InstrumentedAttribute, Session, defer
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.domain.documents import (
     CollectionSize,
@@ -57,7 +57,6 @@ from app.storage.tables import (
     PassageStatementsRow,
     StagedEmbeddingRow,
 )
-from retrieval.search.vector_index import window_texts
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +83,7 @@ class Library:
         return Counts(documents=documents, passages=passages)
 
     def known_hashes(self, path: str) -> frozenset[str]:
-        """Return the content hashes of a document's stored passages. These need no new embedding."""
+        """Return the content hashes of a document's stored passages, which need no new embedding."""
         query = select(PassageRow.content_hash).join(DocumentRow).where(DocumentRow.path == path)
         return frozenset(self._database.values(query))
 
@@ -95,7 +94,7 @@ class Library:
         return [by_id[id_] for id_ in ids if id_ in by_id]
 
     def passages_of(self, path: str, first: int = 0, most: int | None = None) -> list[StoredPassage]:
-        """Return the passages of one document, in its order. first, most: only this number, from this one on."""
+        """Return the passages of one document, in order. first: number of the first to return. most: maximum number."""
         query = _passage_query().where(DocumentRow.path == path).order_by(PassageRow.ordinal).offset(first).limit(most)
         with self._database.read() as session:
             return _stored_passages(session, session.execute(query), self._page_urls)
@@ -147,9 +146,9 @@ class Library:
         return frozenset(key for key in self._database.values(select(PassageRow.module_key)) if key is not None)
 
     def vectors(self, dimension: int, ids: Sequence[int] | None = None) -> tuple[Ids, Vectors]:
-        """Return the content of the vector index: the number of its passage for each vector `[vectors]`, and the
-        vectors `[vectors, dimension]`, of all passages in ascending order, or of some. A vector with undefined numbers
-        is replaced by zeros, and the log names its passage.
+        """Return the content of the vector index for all passages in ascending order, or for some: the passage number
+        of each vector `[vectors]`, and the vectors `[vectors, dimension]`. A vector with undefined numbers is replaced
+        by zeros, and the log names its passage.
         """
         rows = self._rows(select(PassageRow.id, PassageRow.embedding), ids)
         width = dimension * STORED_AS.itemsize
@@ -163,14 +162,16 @@ class Library:
             vectors[bad] = 0
             for passage in self.passages(np.unique(numbers[bad]).tolist()):
                 log.warning(
-                    "%s: the vector of %r has undefined numbers, so only its words are found: forget the document and "
-                    "ingest it again",
+                    "%s: the vector of %r has undefined numbers, so only keyword search finds it: forget the document "
+                    "and ingest it again",
                     *(passage.document, passage.label),
                 )
         return numbers, vectors
 
     def searchable(self, ids: Sequence[int] | None = None) -> dict[int, list[str]]:
-        """Return the texts of the windows of passages for the keyword index, by number; of all passages, or of some."""
+        """Return the texts of windows for the keyword index by passage number, of all passages or of some."""
+        from retrieval.search.vector_index import window_texts  # it needs faiss, and lists of documents do not
+
         rows = self._rows(select(PassageRow.id, PassageRow.heading_path, PassageRow.text), ids)
         return {row.id: window_texts(row.heading_path, row.text) for row in rows}
 
@@ -181,7 +182,7 @@ class Library:
             return list(where_in(session, query, PassageRow.id, ids))
 
     def module_labels(self, keys: Collection[str]) -> dict[str, ModuleLabel]:
-        """Return the passages that these modules encode, by key; of several, the oldest. Unknown keys are skipped."""
+        """Return the passage that each module encodes, by key; the oldest of several. Unknown keys are skipped."""
         passage = PassageRow
         query = select(passage.module_key, DocumentRow.path, passage.heading_path, passage.ordinal)
         query = query.join(DocumentRow).order_by(passage.id.desc())
@@ -211,8 +212,8 @@ class Library:
             session.merge(FactRow(key=key, value=value))
 
     def replace(self, documents: Sequence[tuple[NewDocument, Sequence[NewPassage]]]) -> list[Replaced]:
-        """Store documents in place of those with the same paths. Raises ValueError for a passage without an embedding
-        if its document had no passage with the same content. Only within `alone`, as `remove`.
+        """Store documents and replace those with the same paths. Raises ValueError for a passage without an embedding
+        if its document had no passage with the same content. Call this and `remove` within `alone` only.
         """
         return [replace_document(self._database, document, passages) for document, passages in documents]
 
@@ -239,7 +240,7 @@ class Library:
                 session.execute(delete(StagedEmbeddingRow).where(StagedEmbeddingRow.content_hash.in_(some)))
 
     def remove(self, paths: Sequence[str]) -> list[Replaced]:
-        """Delete documents and their passages; returns the change of each that existed. Quotes in stored answers stay:
+        """Delete documents and their passages. Return the change of each existing one. Quotes in stored answers stay:
         `History.forget_document` removes them and must be called before.
         """
         changes = [remove_document(self._database, path) for path in dict.fromkeys(paths)]
@@ -247,12 +248,12 @@ class Library:
         return [change for change in changes if change is not None]
 
     def set_module_keys(self, keys: Mapping[int, str | None]) -> None:
-        """Store which module encodes a passage, by passage number. Here and below, deleted passages are ignored."""
+        """Store the module keys of passages, by passage number. Here and below, deleted passages are ignored."""
         self._update_passages("module_key", keys)
 
     def set_neighbours(self, chosen: Mapping[int, Sequence[int]]) -> tuple[str, ...]:
-        """Replace the neighbours of passages, closest first. A passage whose neighbours change loses its module;
-        returns the modules that no passage has any more.
+        """Replace the neighbours of passages, closest first. A passage whose neighbours change loses its module. Return
+        the modules that no passage has any more.
         """
         unused = set[str]()
         for some in in_pieces(list(chosen), ROWS_AT_ONCE):
@@ -264,10 +265,10 @@ class Library:
         self._update_passages("embedding", {id_: packed(rows) for id_, rows in vectors.items()})
 
     def statement_vectors(self, encoder: str, ids: Collection[int]) -> dict[int, bytes]:
-        query = select(PassageStatementsRow).where(PassageStatementsRow.encoder == encoder)
+        row = PassageStatementsRow
+        query = select(row.passage_id, row.vectors).where(row.encoder == encoder)
         with self._database.read() as session:
-            rows = where_in(session, query, PassageStatementsRow.passage_id, ids)
-            return {row[0].passage_id: row[0].vectors for row in rows}
+            return {found.passage_id: found.vectors for found in where_in(session, query, row.passage_id, ids)}
 
     def without_statements(self, encoder: str) -> list[int]:
         read = select(PassageStatementsRow.passage_id).where(PassageStatementsRow.encoder == encoder)
@@ -287,16 +288,17 @@ class Library:
 
 
 def _passage_query() -> AnySelect:
-    document = DocumentRow
-    query = select(PassageRow, document.path, document.title, document.collection, document.url).join(document)
-    return query.options(defer(PassageRow.embedding))
+    one, of = PassageRow, DocumentRow
+    own = (one.id, one.ordinal, one.heading_path, one.text, one.content_hash, one.num_tokens, one.module_key)
+    query = select(*own, of.path.label("document"), of.title, of.collection, of.url)  # quicker than whole rows
+    return query.select_from(one).join(of)
 
 
 def _stored_passages(session: Session, rows: Iterable[AnyRow], page_urls: Mapping[str, str]) -> list[StoredPassage]:
-    passages = [_with_url(_stored_passage(*row), page_urls) for row in rows]
+    passages = [_with_url(_stored_passage(row), page_urls) for row in rows]
     neighbours = neighbours_of(session, [passage.id for passage in passages])
     wanted = {id_ for ids in neighbours.values() for id_ in ids}
-    by_id = {row[0].id: _stored_passage(*row) for row in where_in(session, _passage_query(), PassageRow.id, wanted)}
+    by_id = {row.id: _stored_passage(row) for row in where_in(session, _passage_query(), PassageRow.id, wanted)}
     return [replace(p, neighbours=tuple(by_id[id_] for id_ in neighbours[p.id])) for p in passages]
 
 
@@ -307,6 +309,5 @@ def _with_url(passage: StoredPassage, page_urls: Mapping[str, str]) -> StoredPas
     return replace(passage, url=pattern.replace("{name}", quote(PurePath(passage.document).stem)))
 
 
-def _stored_passage(row: PassageRow, path: str, title: str, collection: str, url: str) -> StoredPassage:
-    document = {"document": path, "title": title, "collection": collection, "url": url}
-    return row.to(StoredPassage, heading_path=tuple(row.heading_path), neighbours=(), **document)
+def _stored_passage(row: AnyRow) -> StoredPassage:
+    return StoredPassage(**{**row._mapping, "heading_path": tuple(row.heading_path)})

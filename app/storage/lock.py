@@ -27,9 +27,9 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def lock_data_folder(folder: Path, purpose: str, make_room: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hold the data folder for the block. It is created if needed, and only its user may enter it. A killed restore is
-    undone first. purpose: the command. make_room: called before anything is written. Does not wait. Raises DeskError:
-    "data-folder-in-use" if a process (also this one) holds it, "data-folder-unusable" or "disk-full".
+    """Lock the data folder during the block, without waiting. It is created if needed, for its user only. A killed
+    restore is undone first. purpose: the command. make_room: called before anything is written. Raises DeskError:
+    "data-folder-in-use" if any process has the lock, "data-folder-unusable" or "disk-full".
     """
     with _explained(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ def lock_data_folder(folder: Path, purpose: str, make_room: Callable[[], None] =
             note = json.dumps({"pid": os.getpid(), "purpose": purpose, "since": since})
             replace_file(folder / OWNER_FILE, note.encode())  # other processes read it at any time
             if undo_swap(folder):
-                log.warning("a restore was not finished: %s is as before it; restore again", folder)
+                log.warning("a restore was not finished and %s is unchanged: restore again", folder)
             remove_abandoned(folder)
         yield
     finally:

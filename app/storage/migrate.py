@@ -1,40 +1,41 @@
-"""Brings a database to the present tables. Alembic runs the revisions in `migrations`.
+"""Migrates a database to the current tables. Alembic runs the revisions in `migrations`.
 
 A new database gets the tables of `tables` at once, and is marked as being at the latest revision. An older database
 runs the revisions that it lacks, in the caller's transaction. A database of a newer Warmdesk is refused, because there
 is no way back.
 
-A SQLite file is copied before. The newest copies are kept, so that the previous version can be used again. They still
-contain data that is deleted later, so deleting a document removes them (`remove_backups`).
+A SQLite file is copied before. The newest copies stay, for returning to the previous version. They would still contain
+data that is deleted later, so deleting a document removes them (`remove_backups`).
 
 Out of scope: copies of PostgreSQL databases; backups of a whole data folder (`archive`).
 """
 
 import math
+import re
 import sqlite3
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from alembic.autogenerate import compare_metadata
-from alembic.operations import Operations
-from alembic.runtime.migration import MigrationContext
-from alembic.script import Script, ScriptDirectory
-from sqlalchemy import Connection, inspect
+from sqlalchemy import Connection, inspect, text
 
 from app.domain.errors import DeskError
 from app.storage.files import PARTIAL
 from app.storage.tables import Base
 from durable import replacing
 
+if TYPE_CHECKING:  # Alembic is imported only when something is migrated
+    from alembic.script import Script, ScriptDirectory
+
 ENDING = ".before-"  # the text between the name of the database and the revision
 KEPT = 2
 
 
 def back_up(raw: sqlite3.Connection, revision: str) -> Path:
-    """Copy an open database to a file beside it, complete or not at all; returns the file. Older copies are deleted,
-    except the newest. revision: the first one to run. The connection is in no transaction. Raises sqlite3.Error and
-    OSError.
+    """Copy an open database to a file in its folder, completely or not at all. Return the file. Older copies are
+    deleted, except the newest. revision: the first one to run. The connection is in no transaction. Raises
+    sqlite3.Error and OSError.
     """
     file = _file(raw)
     copy = file.with_name(f"{file.name}{ENDING}{revision}")
@@ -77,7 +78,7 @@ def _file(raw: sqlite3.Connection) -> Path:
 REVISIONS = Path(__file__).with_name("migrations")
 
 
-def revisions() -> Sequence[Script]:
+def revisions() -> "Sequence[Script]":
     return tuple(_scripts(REVISIONS).walk_revisions())[::-1]
 
 
@@ -85,8 +86,12 @@ def is_new(connection: Connection) -> bool:
     return not inspect(connection).has_table("alembic_version")
 
 
-def missing_revisions(connection: Connection, name: str) -> Sequence[Script]:
-    """Return the revisions that a database lacks, the oldest first. Raises DeskError "database-newer"."""
+def missing_revisions(connection: Connection, name: str) -> "Sequence[Script]":
+    """Return the revisions that a database lacks, oldest first. Raises DeskError "database-newer"."""
+    if not is_new(connection) and _stored(connection) == _newest():
+        return ()
+    from alembic.runtime.migration import MigrationContext
+
     known = revisions()
     names = [one.revision for one in known]
     done = MigrationContext.configure(connection).get_current_heads()
@@ -98,11 +103,27 @@ def missing_revisions(connection: Connection, name: str) -> Sequence[Script]:
     return known[names.index(done[0]) + 1 :] if done else known
 
 
+def _stored(connection: Connection) -> set[str]:
+    return set(connection.execute(text("SELECT version_num FROM alembic_version")).scalars())
+
+
+def _newest() -> set[str]:
+    """Return the latest revision, from the text of the files: importing Alembic takes as long as a whole list."""
+    files = "".join(file.read_text(encoding="utf-8") for file in REVISIONS.glob("*.py"))
+    known, below = (
+        set(re.findall(rf"^{name} = ['\"](.+)['\"]$", files, re.M)) for name in ("revision", "down_revision")
+    )
+    return known - below
+
+
 def migrate(connection: Connection, name: str) -> None:
     """Create the tables, or run the missing revisions, within the caller's transaction. On SQLite its foreign keys are
     off, so that a revision can recreate a table without deleting the rows that refer to it. Raises DeskError as
     `missing_revisions`.
     """
+    from alembic.operations import Operations
+    from alembic.runtime.migration import MigrationContext
+
     context, missing = MigrationContext.configure(connection), missing_revisions(connection, name)
     if is_new(connection):
         Base.metadata.create_all(connection, checkfirst=False)  # another program's table of that name is an error
@@ -117,10 +138,15 @@ def migrate(connection: Connection, name: str) -> None:
 
 
 def table_differences(connection: Connection) -> list[object]:
-    """Return what Alembic would change in a database so that it has the tables of `tables`."""
+    """Return the changes that Alembic would make so that the database matches `tables`."""
+    from alembic.autogenerate import compare_metadata
+    from alembic.runtime.migration import MigrationContext
+
     return list(compare_metadata(MigrationContext.configure(connection), Base.metadata))
 
 
 @cache
-def _scripts(folder: Path) -> ScriptDirectory:
+def _scripts(folder: Path) -> "ScriptDirectory":
+    from alembic.script import ScriptDirectory
+
     return ScriptDirectory(folder, version_locations=[folder])

@@ -2,8 +2,8 @@
 stored.
 
 A new password, a new role and the removal of an account end its sessions in the same transaction. There is always an
-admin: the last one cannot be removed or made an agent. Entries of the audit log are only added, and removed after a
-year. No entry has a customer's words, a password or a key.
+admin: the last one cannot be removed or made an agent. Entries of the audit log are never changed, and are removed
+after a year. No entry has a customer's words, a password or a key.
 """
 
 import hashlib
@@ -23,13 +23,12 @@ from app.domain.errors import DeskError
 from app.storage.database import Database, Store
 from app.storage.tables import AccountRow, ApiKeyRow, AuditRow, SessionRow
 
-ADMIN = "admin"
 _NAME = re.compile(r"[\w.@-]{1,80}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """An account of an agent or an admin. password_hash: in the form of argon2."""
+    """An account of an agent or an admin. password_hash: in argon2's format."""
 
     id: int
     name: str
@@ -52,9 +51,9 @@ class Accounts(Store):
     def add(self, name: str, role: Role, password_hash: str) -> None:
         """Add an account. Raises DeskError for a bad name or role, and if the name is taken."""
         if not _NAME.fullmatch(name):
-            raise DeskError(f"{name!r} is not a name: use 1 to 80 letters, digits and . _ @ -", code="bad-name")
+            raise DeskError(f"{name!r} is not a valid name: use 1 to 80 letters, digits and . _ @ -", code="bad-name")
         if role not in ("agent", "admin"):
-            raise DeskError(f"{role!r} is not a role: use agent or admin", code="bad-role")
+            raise DeskError(f"{role!r} is not a valid role: use agent or admin", code="bad-role")
         with self._database.write() as session:
             if session.scalar(select(AccountRow.id).where(AccountRow.name == name)) is not None:
                 raise DeskError(f"there is an account {name!r} already: choose another name", code="account-exists")
@@ -96,7 +95,7 @@ def _check_not_last_admin(session: Session, row: AccountRow) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKey:
-    """A key as stored. per_minute: limit of requests that cost something. See `app.storage.tables.ApiKeyRow`."""
+    """A stored key (see `app.storage.tables.ApiKeyRow`). per_minute: limit of requests that need computation."""
 
     id: str
     name: str
@@ -173,7 +172,7 @@ class Sessions:
         with self._database.write() as session:
             row = session.get(AccountRow, account.id)
             if row is None or row.to(Account) != account:
-                raise DeskError("this account was changed just now: sign in again", code="account-changed")
+                raise DeskError("this account has just changed: sign in again", code="account-changed")
             session.execute(delete(SessionRow).where(SessionRow.expires <= now))
             session.add(SessionRow(token_hash=_hash(token), account_id=account.id, created=now, expires=expires))
         return token

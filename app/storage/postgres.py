@@ -1,9 +1,9 @@
-"""PostgreSQL: setting up connections, the locks of a database, the meaning of errors.
+"""PostgreSQL: connections, locks of a database, and explanations of errors.
 
 A transaction that may write takes one lock of the whole database at its start. So there is one writer at a time, as
-with SQLite, also among several servers. What the transaction has read stays true until it ends, and no transaction is
-undone because of another. SERIALIZABLE would allow parallel writers, but every write would need retries. A write takes
-milliseconds and the model takes seconds, so one writer is enough.
+with SQLite, also among several servers. Data that the transaction has read stays valid until it ends, and no
+transaction is undone because of another. SERIALIZABLE would allow parallel writers, but every write would need retries.
+A write takes milliseconds and the model takes seconds, so one writer is enough.
 
 The locks are advisory locks, which PostgreSQL releases when a connection ends.
 """
@@ -33,7 +33,7 @@ _CONNECTING: dict[str, Any] = {
     "client_encoding": "utf8",
     **{"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 30_000},
 }
-"""Parameters of libpq, unless the URL has others. A database host that is gone is noticed within a minute."""
+"""Parameters of libpq, unless the URL has others. A lost database host is noticed within a minute."""
 _SESSION = {
     "timezone": "UTC",
     "lock_timeout": "30s",
@@ -45,11 +45,11 @@ _OURS = 0x5744
 _LOCKS = {"writing": 1, "documents": 2, "folders": 3}
 
 _BUSY = Problem("database-busy", "is busy", "another server is writing, or there are too many connections; try again")
-_LOST = Problem(LOST, "broke off the connection", "is the server restarting? Try again")
+_LOST = Problem(LOST, "closed the connection", "is the server restarting? Try again")
 _UNREACHABLE = Problem("database-unreachable", "cannot be reached", "check that it runs and that its address is right")
 _LOGIN = Problem("database-login", "refuses the user or the password", "correct the setting database_url")
 _PARAMETER = Problem("database-url", "has a wrong parameter in its URL", "correct the setting database_url")
-_MISSING = Problem("database-missing", "does not exist", "make it with `createdb`, in UTF-8")
+_MISSING = Problem("database-missing", "does not exist", "create it with `createdb`, in UTF-8")
 _READ_ONLY = Problem("database-read-only", "is read-only", "give the URL of the primary server, not of a replica")
 _BY_STATE = {  # by the beginning of SQLSTATE
     "08": _LOST,
@@ -91,7 +91,7 @@ def connecting(url: URL) -> dict[str, Any]:
 
 
 def set_up(engine: Engine, *, is_reader: bool) -> None:
-    """Prepare an engine that has no connection yet. is_reader: as for SQLite; here a connection changes nothing."""
+    """Prepare an engine before its first connection. is_reader: ignored here, because a connection changes nothing."""
     event.listen(engine, "connect", _set_up_connection)
     event.listen(engine, "begin", _begin)
 
@@ -100,13 +100,13 @@ def check_encoding(connection: Connection, name: str) -> None:
     encoding = connection.scalar(text("SHOW server_encoding"))
     if encoding != "UTF8":
         raise DeskError(
-            f"{name} is in {encoding}, which cannot store all texts: make it with `createdb --encoding=UTF8`",
+            f"{name} is in {encoding}, which cannot store all texts: create it with `createdb --encoding=UTF8`",
             code="database-encoding",
         )
 
 
 def take_lock(connection: Connection, which: str) -> bool:
-    """Take one of the locks if it is free. It is held until `give_locks_back`, or the end of the connection."""
+    """Take one of the locks if it is free. `give_locks_back` or the end of the connection releases it."""
     numbers = {"ours": _OURS, "which": _LOCKS[which]}
     return bool(connection.scalar(text("SELECT pg_try_advisory_lock(:ours, :which)"), numbers))
 

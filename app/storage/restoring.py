@@ -37,9 +37,7 @@ _PATHS = (
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Names of the accounts and valid API keys of a database. Some may have been removed after the backup; they are
-    valid again.
-    """
+    """Names of the accounts and API keys that a restore makes valid again, even if removed after the backup."""
 
     accounts: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
@@ -47,8 +45,8 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A restored backup. aside: the new place of the former content of the folder; None: it was empty. access: accounts
-    and keys that are valid again. note: why the server would not use the database, "" if it does.
+    """A restored backup. aside: the new folder of the replaced content; None: there was none. access: accounts and keys
+    that are valid again. note: why the server would not use the database, or "".
     """
 
     folder: Path
@@ -61,8 +59,8 @@ class Restored:
 def restore_folder(
     settings: Settings, file: Path, progress: Progress = no_progress, *, force: bool = False
 ) -> Restored:
-    """Check an archive, unpack it, and make it the data folder. force: also replace existing content, which is kept
-    aside. Raises DeskError; then the folder is as before.
+    """Check an archive, unpack it, and make it the data folder. force: also replace existing content, which is moved
+    aside. If it raises DeskError, the folder is unchanged.
     """
     folder = settings.data_dir
     stays = {LOCK_FILE, OWNER_FILE, settings.models_folder.name, "lost+found"}  # no backup has these
@@ -78,7 +76,9 @@ def restore_folder(
             raise DeskError(f"{message}: {cure}", code="database-url")
         foreign = next((one.path for one in manifest.files if is_left_out(one.path, settings)), None)
         if foreign is not None:  # compiled code in models/ would run at the next start
-            raise DeskError(f"{file} holds {foreign!r}, as no backup does: take another one", code="archive-damaged")
+            raise DeskError(
+                f"{file} contains {foreign!r}, so it is not a backup: choose another one", code="archive-damaged"
+            )
         with lock_data_folder(folder, "warmdesk restore"):
             found = [path for path in sorted(folder.iterdir()) if path.name not in stays]
             there = [path for path in found if not path.name.startswith((REPLACED, STAGED))]
@@ -116,7 +116,7 @@ def _numbers(version: str) -> list[int]:
 
 
 def _prepare(database: Path, before: str, now: str) -> Access:
-    """Check a database, change its paths to the new data folder, and end sessions, which may have ended since."""
+    """Check a database, change its paths to the new data folder, and end all sessions."""
     try:
         with closing(sqlite3.connect(database)) as connection, connection:
             check_database(connection)
@@ -153,7 +153,7 @@ def _note(settings_file: Path, database: Path | None) -> str:
 
 
 def _aside(folder: Path) -> Path:
-    """Return the folder for the replaced content, which does not exist yet. There may be several within one second."""
+    """Return a new folder name for the replaced content, unique even within one second."""
     now = f"{REPLACED}{datetime.now():%Y-%m-%d-%H%M%S}"
     names = (now, *(f"{now}-{number}" for number in range(2, 100)))
     return next(path for name in names if not (path := folder / name).exists())

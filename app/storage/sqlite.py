@@ -1,4 +1,4 @@
-"""SQLite: setting up connections, beginning transactions, the meaning of errors; and what `postgres` shares with it."""
+"""SQLite: connections, transactions, explanations of errors, and code that `postgres` shares."""
 
 import sqlite3
 from pathlib import Path
@@ -19,7 +19,7 @@ MIGRATES: Final = "warmdesk_migrates"
 
 
 class Problem(NamedTuple):
-    """A problem that a person can fix. code: of the DeskError. what: happened. cure: the fix."""
+    """A problem that a person can fix. code: of the DeskError. what: the event. cure: the fix."""
 
     code: str
     what: str
@@ -27,7 +27,7 @@ class Problem(NamedTuple):
 
 
 BUSY_TIMEOUT_MS = 30_000
-"""A writer waits this long for others, so that a slow disk does not lose a customer's question."""
+"""Maximum time that a writer waits for others, long enough for a slow disk."""
 _LOG_TIMEOUT_MS = 50  # emptying the log waits this long for readers, because all writers wait for it
 
 _DAMAGED = Problem("database-damaged", "is damaged", "restore a backup, or move the file away and ingest again")
@@ -38,7 +38,7 @@ _PROBLEMS = {
     "SQLITE_READONLY": Problem("database-read-only", "is read-only", "make the file and its folder writable"),
     "SQLITE_PERM": Problem("database-read-only", "cannot be opened", "make the file and its folder writable"),
     "SQLITE_CANTOPEN": Problem(
-        "database-unreachable", "cannot be opened", "check that its folder is there and writable"
+        "database-unreachable", "cannot be opened", "check that its folder exists and is writable"
     ),
     "SQLITE_FULL": Problem("disk-full", "cannot grow: the disk is full", "free some space; nothing was changed"),
     "SQLITE_BUSY": Problem("database-busy", "is busy", "another process is writing to it; try again"),
@@ -53,7 +53,7 @@ def name_of(url: URL) -> str:
 
 
 def set_up(engine: Engine, *, is_reader: bool) -> None:
-    """Prepare an engine that has no connection yet. is_reader: the file must exist, and is not changed."""
+    """Prepare an engine before its first connection. is_reader: the file must exist, and is not changed."""
     if is_reader:
         event.listen(engine, "do_connect", _create_nothing)
     else:

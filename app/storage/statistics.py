@@ -6,8 +6,8 @@ days. Counts stay when a conversation or a document is deleted, because they con
 Times to the first token are counted in bins. Each bin ends 10 % higher than the one before. A percentile is the
 geometric middle of its bin, so it is off by 5 % at most, and the bins of several spans can be added.
 
-Measured savings have a row for each answer that was computed again without reuse. It stays when its conversation is
-deleted.
+Measured savings have a row for each answer that was computed again without reuse. The row stays when its conversation
+is deleted.
 """
 
 from collections import Counter, defaultdict
@@ -20,7 +20,6 @@ from operator import itemgetter
 from typing import Any, Final, Literal
 
 from sqlalchemy import BigInteger, ColumnElement, cast, delete, func, select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, aliased
 
 from app.domain.answers import AnswerPoint, AnswerTotals, MissRow, ReasonRow, SupportRow
@@ -48,7 +47,7 @@ def bin_of(milliseconds: float) -> int:
 
 
 def percentile(bins: Mapping[int, int], share: float) -> float:
-    """Return the time in milliseconds that this share of the times (at least one, by bin) does not exceed."""
+    """Return a percentile in milliseconds. bins: counts, at least one. share: of the times at or below it."""
     wanted = ceil(share * sum(bins.values()))
     ordered = sorted(bins)
     up_to = zip(ordered, accumulate(bins[number] for number in ordered), strict=True)
@@ -63,8 +62,8 @@ MOST_SAMPLES = 1000
 SOURCES = ("computed", "session", "prefix", "module")  # of prompt tokens: columns of `UsageRow`, and labels
 
 Reading = Literal["warm", "cold", "server", "none"]
-"""What the model had to read for an answer. warm: all modules were found encoded. cold: some were not. server: a model
-elsewhere read or found them. none: there were no modules, mostly because the model was not asked."""
+"""Encoding needed for an answer. warm: all modules were already encoded. cold: some were not. server: a remote model
+reused or computed them. none: there were no modules, mostly because the model was not asked."""
 READINGS: tuple[Reading, ...] = ("warm", "cold", "server", "none")
 
 
@@ -98,7 +97,7 @@ def span_of(moment: int, width: int) -> int:
 
 
 def ttft_subject(reading: Reading) -> str:
-    """Return the subject under which times to the first token are counted. Their labels are bins."""
+    """Return the subject of the counts of times to the first token. Their labels are bins."""
     return f"ttft {reading}"
 
 
@@ -142,6 +141,8 @@ def _add(session: Session, table: type[Base], summed: tuple[str, ...], rows: lis
     """Insert rows. If a row with the same primary key exists, add these columns to it and replace the others."""
     if not rows:
         return
+    from sqlalchemy.dialects import postgresql, sqlite
+
     insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
     statement, columns = insert(table), table.__table__.columns
     new = statement.excluded
@@ -156,13 +157,13 @@ def _add(session: Session, table: type[Base], summed: tuple[str, ...], rows: lis
 
 _QUESTION = aliased(MessageRow)
 _HIDDEN = select(ConversationRow.id).where(ConversationRow.deleted.is_not(None))
-"""Deleted conversations that may still be brought back: nobody reads what was said in them."""
+"""Condition for deleted conversations that can still be restored. Their text is not read."""
 _COUNTED = {"answered": "answered", "unsure": "unsure", "refusals": "nothing", "smalltalk": "smalltalk"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleHits:
-    """Uses of a module in stored answers: found encoded (hits) or computed (misses)."""
+    """Uses of a module in stored answers: already encoded (hits) or computed (misses)."""
 
     hits: int
     misses: int
@@ -173,7 +174,7 @@ class Statistics(Store):
     """The numbers, and the measured savings."""
 
     def totals(self) -> AnswerTotals:
-        """Return numbers over all answers ever recorded, and of the conversations stored now. Times are within 5 %."""
+        """Return totals over all recorded answers, and over the stored conversations. Times are within 5 %."""
         with self._database.read() as session:
             conversations = session.scalar(select(func.count()).select_from(ConversationRow)) or 0
             [counts] = _counted(session, TallyRow.width_s == ALL_TIME) or [_Counts(0)]
@@ -257,7 +258,7 @@ class Statistics(Store):
         return [SupportRow(**row._mapping) for row in self._database.rows(query)]
 
     def used_modules(self, answers: int) -> list[list[tuple[str, int]]]:
-        """Return key and tokens of each module of the latest answers with modules, by answer, oldest first."""
+        """Return key and tokens of the modules of the latest answers, by answer, oldest first."""
         latest = select(MessageRow.id, MessageRow.created).where(MessageRow.role == "assistant")
         latest = latest.order_by(MessageRow.created.desc()).limit(answers)
         some, use = latest.subquery(), ModuleUseRow

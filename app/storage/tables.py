@@ -1,8 +1,8 @@
-"""All tables of the database: what is stored of documents, of conversations with their answers and hand-offs, and of
-accounts. Times are UTC. A changed table needs a revision (`migrations`).
+"""All tables of the database: documents, conversations with their answers and hand-offs, and accounts. Times are UTC. A
+changed table needs a revision (`migrations`).
 
-A citation keeps the quoted text and has no foreign key to a passage. So an old answer stays as it was when documents
-change.
+A citation keeps the quoted text and has no foreign key to a passage, so an old answer does not change with the
+documents.
 """
 
 from dataclasses import fields
@@ -26,7 +26,7 @@ NAMING = {
     "pk": "pk_%(table_name)s",
 }
 LARGEST_NUMBER: Final = 2**31 - 1
-"""The largest id of a row. PostgreSQL refuses to compare larger numbers."""
+"""Maximum id of a row. PostgreSQL refuses to compare larger numbers."""
 
 
 class UtcDateTime(sa.TypeDecorator[datetime]):
@@ -75,7 +75,7 @@ class Base(DeclarativeBase):
     type_annotation_map = {datetime: UtcDateTime, str: AnyText}  # noqa: RUF012
 
     def to(self, kind: type[T], **others: Any) -> T:
-        """Return a value of this dataclass. Each field is the column of the same name, or is given here."""
+        """Return a value of this dataclass. A field not given here is the column of the same name."""
         return kind(**{one.name: getattr(self, one.name) for one in fields(kind) if one.name not in others}, **others)
 
 
@@ -134,7 +134,7 @@ class StagedEmbeddingRow(Base):
 
 
 class PassageNeighbourRow(Base):
-    """A neighbour of a passage. rank: 0 for the closest. The index on neighbour_id finds the passages that have it."""
+    """A neighbour of a passage. rank: 0 for the closest. The index on neighbour_id finds a neighbour's passages."""
 
     __tablename__ = "passage_neighbours"
 
@@ -167,8 +167,8 @@ class SyncedFolderRow(Base):
 
 
 class FaqRow(Base):
-    """A question that an agent answered, with other wordings of it. author: the account that changed it last. hits:
-    number of answers it gave to customers. vectors: of the question and its wordings, float32, little-endian.
+    """A question that an agent answered, with other wordings of it. author: the account that changed it last. hits: how
+    often it answered a customer. vectors: of the question and its wordings, float32, little-endian.
     """
 
     __tablename__ = "faq"
@@ -187,7 +187,7 @@ class FaqRow(Base):
 
 
 class FactRow(Base):
-    """A fact about the stored data, such as the embedder of the vectors."""
+    """A property of the stored data, for example the embedder of the vectors."""
 
     __tablename__ = "facts"
 
@@ -217,7 +217,7 @@ class ConversationRow(Base):
 
 class MessageRow(Base):
     """A question or an answer. position: in the conversation, from 0. role: user, assistant or agent. author: the
-    account of an agent. handoff_id: the hand-off during which it was written; the assistant does not see it.
+    account of an agent. handoff_id: the hand-off during which it was written; hidden from the assistant.
 
     tokens: the generated token ids, for the prompt of the next turn; None if the text was changed later. model: the
     fingerprint of the model with these token ids. question_id, finish_reason, policy, exact, grounding, quoted, notice
@@ -294,7 +294,7 @@ class TimingsRow(Base):
 
 
 class UsageRow(Base):
-    """Where the prompt's tokens came from: prompt_tokens = computed + session + prefix + module."""
+    """Prompt tokens of an answer by source: prompt_tokens = computed + session + prefix + module."""
 
     __tablename__ = "message_usage"
 
@@ -342,7 +342,7 @@ class FeedbackRow(Base):
 
 class HandoffRow(Base):
     """A hand-off of a conversation to an agent; a conversation has one open hand-off at most. agent: the account that
-    took it. position: of the last message when it was closed.
+    took it. position: of the last message at its close.
     """
 
     __tablename__ = "handoffs"
@@ -412,7 +412,7 @@ class TallyRow(Base):
 
 
 class ModuleTallyRow(Base):
-    """The uses of a module: found encoded (hits) or computed (misses). last_used: seconds since 1970."""
+    """The uses of a module: already encoded (hits) or computed (misses). last_used: seconds since 1970."""
 
     __tablename__ = "module_tallies"
     __table_args__ = ({"sqlite_with_rowid": False},)
@@ -448,7 +448,7 @@ class SessionRow(Base):
 
 class ApiKeyRow(Base):
     """An API key. id: part of the owner of its conversations. token_hash: SHA-256 of the key. shown: its first
-    characters. scopes: separated by spaces. revoked: the time since which it is refused.
+    characters. scopes: separated by spaces. revoked: the time of its revocation.
     """
 
     __tablename__ = "api_keys"
@@ -478,7 +478,7 @@ class AuditRow(Base):
 
 
 class DeskRow(Base):
-    """A server that uses this database: see `document_change`. generation: of the documents, which it has applied."""
+    """A server that uses this database: see `document_change`. generation: the latest one that it has applied."""
 
     __tablename__ = "desks"
 

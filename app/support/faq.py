@@ -3,7 +3,7 @@
 `Grouping` puts similar questions into groups: each joins the group whose first question is most similar, or starts one
 (leader clustering, Hartigan 1975). A pair of the FAQ is stored, written into the FAQ's document, a JSON Lines file in
 the collection "faq", ingested like any other document, and its question is asked again. If it cannot be ingested, the
-database is as before. Until both agree, that is noted (`app.storage.begun`).
+change is undone. Until both agree, a record exists (`app.storage.begun`).
 """
 
 import json
@@ -42,7 +42,7 @@ ALIKE = 0.65
 after you checked my return" have .82; "How do I open an account?" and "How do I close my account?" .65.)
 """
 AT_ONCE = 64
-"""Questions that are embedded together. Customers' questions wait at most for these."""
+"""Number of questions in one batch of the embedder. A customer's question waits for one batch at most."""
 
 
 class Grouping:
@@ -54,7 +54,7 @@ class Grouping:
         self._lock = threading.Lock()
 
     def groups(self, answers: Sequence[BadAnswer]) -> tuple[QuestionGroup, ...]:
-        """The largest group first, then the latest. answers: the latest first."""
+        """Return groups, the largest first, then the latest. answers: latest first."""
         questions = self._questions(list(dict.fromkeys(one.question for one in answers)))
         groups: list[tuple[EmbeddedQuestion, list[BadAnswer]]] = []
         for answer in answers:
@@ -88,7 +88,7 @@ LONGEST_QUESTION, LONGEST_ANSWER, MOST_WORDINGS = 500, 10_000, 50
 class Publisher:
     """Functions that publish the FAQ. take_in: index and encode a document. forget: delete a document, if it exists.
     reload: answer from the current pairs. vectors_of: the vectors of a pair's questions. try_out: the current answer to
-    a question, without storing anything. Each may raise DeskError.
+    a question, not stored. Each may raise DeskError.
     """
 
     take_in: Callable[[Path, Progress], IngestReport]
@@ -165,7 +165,7 @@ class FaqEditor:
 
 
 def checked(draft: FaqDraft) -> FaqDraft:
-    """The draft without space around its texts and without empty or repeated wordings. Raises DeskError."""
+    """Return the draft with trimmed texts, without empty or repeated wordings. Raises DeskError."""
     for text in (draft.question, draft.answer, *draft.wordings):
         check_length(text, LONGEST_TEXT, "text")
     question, answer = one_line(draft.question), draft.answer.strip()
@@ -197,7 +197,7 @@ def document_of(pairs: Sequence[FaqPair]) -> bytes:
 
 
 def folded_line(text: str) -> str:
-    """A question for comparisons: without case and final punctuation."""
+    """Return a question for comparisons: without case and final punctuation."""
     return one_line(text).casefold().rstrip("?？!！.。 ")
 
 

@@ -1,8 +1,8 @@
 """Hand-offs: the rules that start one, the agents' side and the customer's side.
 
-A rule never fires twice for the same reason. After a hand-off only later answers count, and none before the customer
-has asked `PAUSE` more questions, so a conversation cannot go back and forth. The state of a hand-off is one row of the
-database, changed by buttons, phrases and rules. The language model has no part in it.
+A rule never fires twice for the same reason. After a hand-off only later answers count, and only once the customer has
+asked `PAUSE` more questions, so a conversation does not return to an agent at once. The state of a hand-off is one row
+of the database, changed by buttons, phrases and rules. The language model has no part in it.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,8 +28,8 @@ LOW_SUPPORT = 0.5  # answers with less support by the documents count as hardly 
 
 
 def due(answers: Sequence[Judged], came_back: bool) -> HandoffReason | None:
-    """Return why an agent should step in now, or None. answers: see `Handoffs.judged_since`. came_back: whether an
-    agent handed the conversation back.
+    """Return the reason for a hand-off now, or None. answers: see `Handoffs.judged_since`. came_back: whether an agent
+    handed the conversation back.
     """
     if came_back and len(answers) < PAUSE:
         return None
@@ -61,13 +61,13 @@ class AgentQueue:
         self._history, self._now = History(database), now
 
     def rows(self) -> list[HandoffOfSomebody]:
-        """The hand-offs that wait, have an agent, or left an address. The caller counts as an agent who is present."""
+        """Return the hand-offs that wait, have an agent, or have an address. The caller counts as a present agent."""
         self._handoffs.watch(self._now())
         return self._handoffs.queue()
 
     def case(self, handoff_id: int, agent: str = "") -> OpenCase:
-        """A hand-off and its conversation. agent: the reader, except an admin. Raises DeskError "handoff-closed" for a
-        hand-off that was closed and was not this agent's, because later messages were not handed to agents.
+        """Return a hand-off with its conversation. agent: the reader, except an admin. Raises DeskError
+        "handoff-closed" for a closed hand-off of another agent, because later messages are private.
         """
         self._handoffs.watch(self._now())
         found = self._handoffs.named(handoff_id)
@@ -92,7 +92,7 @@ class AgentQueue:
 
 
 WATCHED_FOR = timedelta(minutes=2)
-"""A rule hands a conversation off only if an agent looked at the queue within this time: else no one would come."""
+"""A rule hands a conversation off only if an agent looked at the queue within this time."""
 MAX_EMAIL = 254
 
 
@@ -106,7 +106,7 @@ class HandingOff:
         self._history, self._settings, self._now = history, settings, now
 
     def handoff(self, conversation_id: str, owner: str) -> Handoff | None:
-        """The last hand-off of a conversation, as its customer may see it."""
+        """Return the last hand-off of a conversation, as its customer may see it."""
         found = self._handoffs.latest(conversation_id, owner)
         return None if found is None else self._shown(found)
 
@@ -137,8 +137,8 @@ class HandingOff:
         return self._shown(replace(handoff, messages=handoff.messages + bool(text)))
 
     def to_person(self, text: str, conversation_id: str | None, owner: str) -> Handoff | None:
-        """Store a message for an agent, if the conversation is with one or the message asks for one; None if it is for
-        the assistant. Raises DeskError.
+        """Store a message if it is for an agent: an agent has the conversation, or the message asks for one. Return
+        None otherwise. Raises DeskError.
         """
         check_length(text, self._settings.max_question_chars, "message")
         current = None if conversation_id is None else self._handoffs.latest(conversation_id, owner)
@@ -151,7 +151,7 @@ class HandingOff:
         return self.hand_off("keyword", owner=owner, conversation_id=conversation_id, text=text)
 
     def hand_off_by_rule(self, conversation_id: str, owner: str) -> Handoff | None:
-        """Hand the conversation off if a rule says so and an agent is present; None if not."""
+        """Hand the conversation off if a rule applies and an agent is present; else return None."""
         if self._settings.handoff != "rules" or not self._is_open:
             return None
         current, now = self._handoffs.latest(conversation_id, owner), self._now()
@@ -166,7 +166,7 @@ class HandingOff:
         return self._shown(self._handoffs.request(conversation_id, owner, "waiting", reason, "", now))
 
     def end_handoff(self, conversation_id: str, owner: str) -> None:
-        """Give the conversation back to the assistant; not an error without a hand-off."""
+        """Give the conversation back to the assistant. Does nothing without a hand-off."""
         found = self._handoffs.latest(conversation_id, owner)
         if found is not None:
             self._handoffs.close(found.id, self._now())
@@ -174,7 +174,7 @@ class HandingOff:
     def check_with_machine(self, conversation_id: str | None, owner: str) -> None:
         current = None if conversation_id is None else self._handoffs.latest(conversation_id, owner)
         if current is not None and current.is_with_person:
-            raise DeskError("an agent answers this conversation: the assistant does not", code="with-person")
+            raise DeskError("an agent answers this conversation, so the assistant does not", code="with-person")
 
     @property
     def _is_open(self) -> bool:

@@ -1,4 +1,4 @@
-"""Send hand-offs to another program: signed, retried with growing pauses, and without delay for customers.
+"""Send hand-offs to another program: signed, retried with growing delays, and without blocking customers.
 
 Deliveries wait in the database (`app.storage.handoffs`), and a separate thread sends them. A delivery contains no text
 of the conversation. docs/handoff.md describes the requests and their signature.
@@ -23,7 +23,7 @@ from app.storage.handoffs import Deliveries, Delivery
 
 SIGNATURE = "Warmdesk-Signature"
 PAUSES_S = (10, 60, 300, 1800, 2 * 3600, 6 * 3600, 24 * 3600)
-"""Pauses before further tries, in seconds; after the last one a delivery has failed."""
+"""Delays before retries, in seconds. After the last retry a delivery has failed."""
 TIMEOUT_S = 10.0
 LOOK_S = 2.0
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ def check_signed(settings: Settings) -> None:
 
 
 def signature(secret: str, sent: int, body: bytes) -> str:
-    """The header's value: `t=` the time of sending in seconds, `v1=` HMAC-SHA256 over that time, a dot and the body."""
+    """Return the header: `t=` the time of sending in seconds, `v1=` HMAC-SHA256 over that time, a dot and the body."""
     signed = f"{sent}.".encode() + body
     return f"t={sent},v1={hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()}"
 
@@ -56,7 +56,7 @@ def body_of(delivery: Delivery, public_url: str | None) -> bytes:
 
 
 class WebhookSender:
-    """Sends while it is entered; does nothing without the setting `handoff_webhook`."""
+    """Sends during the `with` block; does nothing without the setting `handoff_webhook`."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class WebhookSender:
         now: Callable[[], datetime] = utc_now,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        """transport: of the requests, for tests. Raises DeskError if the secret is missing."""
+        """transport: an HTTP transport, for tests. Raises DeskError if the secret is missing."""
         check_signed(settings)
         self._deliveries, self._settings, self._now = Deliveries(database), settings, now
         # A redirect would take a customer's address to another host: it counts as a failure.
@@ -86,7 +86,7 @@ class WebhookSender:
         self._client.close()
 
     def send_due(self) -> int:
-        """Try all due deliveries once; return how many arrived."""
+        """Try all due deliveries once. Return the number of successful ones."""
         arrived = 0
         while not self._ended.is_set() and (delivery := self._deliveries.claim(self._now())) is not None:
             arrived += self._send(delivery)

@@ -1,4 +1,4 @@
-"""`warmdesk adapt` and `warmdesk train-ranker`: gather training data, train an adapter or a ranker, and record it."""
+"""`warmdesk adapt` and `warmdesk train-ranker`: collect training data, train an adapter or a ranker, and record it."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -45,15 +45,15 @@ def adapt(
     report: Callable[[TrainingProgress], None],
 ) -> dict[str, Any]:
     """Train an adapter into `folder`, from files of questions or, without any, from the ingested passages, on top of
-    the adapter in use. Returns the record that is written there. steps, minutes: whichever is reached first; see
-    `schedule_of`. Raises DeskError if there is nothing to train on or the folder is that of the adapter in use,
+    the adapter in use. Returns the record that is written there. steps, minutes: limits, the first one ends training;
+    see `schedule_of`. Raises DeskError if there is nothing to train on or the folder holds the adapter in use,
     ModelError if the model cannot be adapted or the folder contains another training.
     """
     below = settings.adapter_folder
     if below is not None and folder.resolve() in (below.resolve(), *below.resolve().parents):
         raise DeskError(
-            f"{folder} holds the adapter in use: --output another folder to train on top of it, "
-            "or --adapter the one it was trained on top of (or none) to go on training it",
+            f"{folder} holds the adapter in use: to train a second adapter on top of it, set another --output; "
+            "to continue its training, set --adapter to its base adapter, or none",
             code="adapter-in-use",
         )
     if settings.threads is not None:
@@ -104,8 +104,8 @@ def adapt(
 
 
 def schedule_of(*, labelled: bool, steps: int | None, minutes: float | None, seed: int) -> Schedule:
-    """Return the schedule. Answers need many small steps. Predicting what full attention predicts has many good
-    solutions, and large steps find one of them in half an hour.
+    """Return the schedule. Training on answers needs many small steps. Imitating full attention has many good
+    solutions, and large steps find one in half an hour.
     """
     unlimited = steps is None and minutes is None
     if labelled:
@@ -124,14 +124,14 @@ def schedule_of(*, labelled: bool, steps: int | None, minutes: float | None, see
 def gather(
     tokenizer: TrainingTokenizer, files: Sequence[Path], settings: Settings
 ) -> tuple[list[TrainingPassage], int]:
-    """All passages to train on, and the number of skipped documents of the files. Raises DeskError if none is left."""
+    """Return the passages to train on, and the number of skipped documents. Raises DeskError if none is left."""
     if files:
         read = [tokenizer.labelled_passage(row) for row in read_rows(files)]
         found = [passage for passage in read if passage is not None]
         if not found:
             raise DeskError(
-                f"none of the {len(read)} documents can be trained on: a document needs a question whose answer it "
-                f"holds (or that has no answers), and {LONGEST_PASSAGE} tokens at most",
+                f"none of the {len(read)} documents can be used for training: a document needs at most "
+                f"{LONGEST_PASSAGE} tokens, and a question with its answer in the document or with no answers",
                 code="no-material",
             )
         return found, len(read) - len(found)
@@ -159,14 +159,14 @@ def make_ranker(
     seed: int,
     report: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Train and write a ranker; return its card. go_on: from the ranker in use. Raises DeskError for bad questions."""
+    """Train and write a ranker; return its card. go_on: start from the current one. Raises DeskError if data is bad."""
     try:
         documents = read_examples(data, left_out, local, seed)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DeskError(f"the questions cannot be read: {error}", code="bad-questions") from error
     questions = sum(len(passage.questions) for passages in documents for passage in passages)
     if not any(one.right for passages in documents for passage in passages for one in passage.questions):
-        raise DeskError("no question has an answer that its context contains", code="too-few-questions")
+        raise DeskError("no context contains the answer to its question", code="too-few-questions")
     report(f"{len(documents):,} documents, {questions:,} questions")
     card = RankerCard(
         data=tuple(sorted(file.name for file in data)),

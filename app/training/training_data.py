@@ -61,12 +61,12 @@ MAX_SENTENCES = 10  # maximum sentences of a passage without labels that become 
 LONGEST_BEGINNING = 24  # maximum tokens of such an answer, from the beginning of the sentence
 
 QuestionAnswer = tuple[TokenIds, TokenIds | None]
-"""Tokens of a question, and of its answer without the end token; None if the passage does not answer it."""
+"""Tokens of a question, and of its answer without the end token, which is None if the passage has no answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingPassage:
-    """source: its data set. topic: passages of one topic are hard to distinguish. tokens: as a module of a prompt."""
+    """A passage. source: its data set. topic: groups passages that are hard to distinguish. tokens: of its module."""
 
     source: str
     topic: str
@@ -77,7 +77,7 @@ class TrainingPassage:
 class TrainingTokenizer:
     """Tokenises passages, questions and answers for one model and one system text.
 
-    prefix: tokens of the system text. refusal: of the refusal, without the end token. end: the end token.
+    prefix: tokens of the system text. refusal: its tokens without the end token. end: the end token.
     """
 
     def __init__(self, prompts: PromptBuilder, tokenizer: ModelTokenizer, refusal: str) -> None:
@@ -90,7 +90,7 @@ class TrainingTokenizer:
         self.end = run_tokens([Text(text=prompts.template.to_next, structural=True)], tokenizer)[:1]
 
     def labelled_passage(self, row: dict[str, Any]) -> TrainingPassage | None:
-        """A row's document with its questions; None if it is too long or has no question to train on."""
+        """Return a row's document with its questions; None if it is too long or has no question to train on."""
         title, context, source = str(row["title"]), str(row["context"]).strip(), str(row.get("src", ""))
         path = tuple(str(heading) for heading in row.get("heading_path", ()))
         tokens = self._tokens(passage_text(PassageText(name="", title=title, heading_path=path, text=context)))
@@ -100,8 +100,8 @@ class TrainingTokenizer:
         return TrainingPassage(source=source, topic=f"{source}/{title}", tokens=tokens, questions=questions)
 
     def own_passages(self, library: Library) -> Iterator[TrainingPassage]:
-        """The ingested passages. A question is a few words of a sentence, as in a search; its answer is the beginning
-        of that sentence. These are not labels, only texts for comparing full and modular attention.
+        """Return the ingested passages. A question is a few words of a sentence, its answer the start of that sentence.
+        These are not labels, only texts for comparing full and modular attention.
         """
         for document in library.documents():
             for stored in library.passages_of(document.path):
@@ -133,8 +133,8 @@ def key_words(sentence: str) -> str:
 
 
 def answer_sentence(context: str, question: str, answer: str) -> str | None:
-    """The answer to train on: of the sentences with the answer, the one with most words of the question; without one,
-    at most three sentences of the answer itself, if most of its words are in the document.
+    """Return the answer to train on: the sentence with the answer and most words of the question. If there is none, at
+    most three sentences of the answer itself, if most of its words are in the document.
     """
     asked = set(WORD.findall(question.lower()))
     holding = [s for s in sentences(context) if answer.lower() in s.lower()]
@@ -153,8 +153,8 @@ HELD_OUT_PASSAGES = 8  # minimum held-out passages, if that is at most a third o
 
 
 def split_topics(passages: Iterable[TrainingPassage]) -> tuple[list[Topic], list[Topic]]:
-    """Split into topics to train on and to test on: those with a hash below HELD_OUT_SHARE, and more in its order until
-    there are HELD_OUT_PASSAGES, but at most a third of all passages. If that leaves fewer than two, there are none.
+    """Split topics for training and tests. Test topics have a hash below HELD_OUT_SHARE; more are added in hash order
+    until HELD_OUT_PASSAGES, but at most a third of all passages. With fewer than two there are none.
     """
     topics: defaultdict[str, Topic] = defaultdict(list)
     for passage in passages:
@@ -174,13 +174,13 @@ def split_topics(passages: Iterable[TrainingPassage]) -> tuple[list[Topic], list
 
 
 def topic_hash(topic: str) -> float:
-    """From 0 to below 1, the same in every run, whatever other topics there are."""
+    """Return a number from 0 to below 1 that depends only on the topic."""
     return int.from_bytes(hashlib.blake2b(topic.encode(), digest_size=8).digest(), "big") / 2**64
 
 
 def topic_weights(topics: Sequence[Topic]) -> list[float]:
-    """The weight of each topic in sampling: a source by the square root of its number of questions, so that small
-    sources are not lost, and a topic within its source by its questions.
+    """Return sampling weights of topics. A source weighs the square root of its number of questions, so that small
+    sources matter; a topic within its source weighs its number of questions.
     """
     counts = [(topic[0].source, sum(len(passage.questions) for passage in topic)) for topic in topics]
     of_source: Counter[str] = Counter()
@@ -191,15 +191,15 @@ def topic_weights(topics: Sequence[Topic]) -> list[float]:
 
 T = TypeVar("T")
 GAP_SHARE, LONGEST_GAP = 0.2, 64
-"""Share of the examples with gaps between modules, and below how many position ids a gap is."""
+"""Share of the examples with gaps between modules, and the limit of a gap in position ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryMix:
-    """The composition of an example. passages: numbers to sample from; fewer than at run time train the same. answered,
-    misleading, absent: maximum queries of each kind: answered by a passage; only seemingly answered; about passages
-    that are not there. whole_answers: answered queries trained on to their end; the others on the first token only,
-    which shows whether the model refuses. elsewhere: share of the questions that are not about the last passage.
+    """The composition of an example. passages: numbers to sample from; small numbers train equally well. answered,
+    misleading, absent: maximum queries of each kind: answered by a passage; only seemingly answered; about absent
+    passages. whole_answers: number of answered queries trained to their end; others train the first token only, which
+    shows a refusal. elsewhere: share of the questions that are not about the last passage.
     """
 
     passages: tuple[int, ...]
@@ -216,11 +216,11 @@ most relevant passage last, and search is seldom wrong about it (in 13 % of SQuA
 among five passages of one topic).
 """
 OWN = QueryMix(passages=(2, 3, 3, 4), answered=8, misleading=0, absent=0, whole_answers=8, elsewhere=0.5)
-"""Trains only modular attention, so an example has two or more passages: one alone equals full attention."""
+"""Trains only modular attention. An example has two or more passages, because one alone equals full attention."""
 
 
 class TrainingData:
-    """Examples over passages. Some topics are held out of training, if there are enough (see `split_topics`).
+    """Examples made of passages. Some topics are held out of training, if there are enough (see `split_topics`).
 
     neighbours: number of passages before each one while it is encoded.
     """
@@ -244,11 +244,11 @@ class TrainingData:
         return sum(map(len, self._test))
 
     def example_at(self, number: int) -> TrainingExample:
-        """An example to train on, always the same for a number."""
+        """Return an example to train on, always the same for a number."""
         return self._make(self._train, random.Random(f"{self._seed}/{number}"))
 
     def held_out(self, count: int) -> list[TrainingExample]:
-        """Examples of topics that training never sees; without such topics, other examples of the trained ones."""
+        """Return examples of held-out topics; if there are none, other examples of trained topics."""
         return [self._make(self._test or self._train, random.Random(f"held out/{number}")) for number in range(count)]
 
     def _make(self, topics: Sequence[Topic], rng: random.Random) -> TrainingExample:
@@ -285,15 +285,15 @@ class TrainingData:
         return TrainingQuery(question=question, answer=ended if whole else ended[:1], refused=refused)
 
     def _left_context(self, passage: TrainingPassage, nearby: Sequence[TrainingPassage]) -> TokenIds:
-        """The passages before another one. At run time these are the most similar ones; here all passages of an example
-        share a few, because a shared left context is computed once.
+        """Return the passages before another one. At run time these are the most similar ones. Here all passages of an
+        example share a few, so that their left context is computed once.
         """
         others = [other for other in nearby if other != passage][: self._neighbours]
         return tuple(token for other in others for token in other.tokens)
 
 
 def choose_passages(topic: Topic, topics: Sequence[Topic], size: int, rng: random.Random) -> list[TrainingPassage]:
-    """Choose passages of a topic, and of others if it is too small. The last one is likely to have many questions."""
+    """Choose passages of a topic, and of others if it is too small. The last one probably has many questions."""
     chosen = sample_up_to(size, topic, rng)
     if len(chosen) < size:
         chosen += sample_up_to(size - len(chosen), [p for other in topics if other is not topic for p in other], rng)
@@ -304,12 +304,12 @@ def choose_passages(topic: Topic, topics: Sequence[Topic], size: int, rng: rando
 
 
 def ask_about(passages: Sequence[TrainingPassage], elsewhere: float, rng: random.Random) -> list[QuestionAnswer]:
-    """All questions of the last passage, and some of the others, so that these are a share `elsewhere` of all."""
+    """Return all questions of the last passage, and questions of other passages as a share `elsewhere` of all."""
     last, others = passages[-1].questions, [pair for passage in passages[:-1] for pair in passage.questions]
     wanted = len(last) * elsewhere / (1 - elsewhere) + rng.random()
     return [*last, *sample_up_to(int(wanted), others, rng)]
 
 
 def sample_up_to(most: int, items: Sequence[T], rng: random.Random) -> list[T]:
-    """A random sample of different items, or all in random order if there are fewer."""
+    """Return a random sample without repetition, or all items in random order if there are fewer."""
     return rng.sample(items, min(most, len(items)))

@@ -1,4 +1,4 @@
-"""The table of who may call which route. A route without a line here is not served (404).
+"""The table of the callers of each route. A route without a line here is not served (404).
 
 Gradio has about a hundred routes (uploads, file access, a proxy, run history, code editing); only the few that the
 pages use have a line. `guard` enforces the table.
@@ -18,7 +18,7 @@ this scope.
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Who may send requests of these methods to paths that match. GET includes HEAD."""
+    """The callers that may send these methods to matching paths. GET includes HEAD."""
 
     path: re.Pattern[str]
     methods: frozenset[str]

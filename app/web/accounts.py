@@ -11,10 +11,10 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from app.access.identity import PER_MINUTE, SCOPES, Administration, caller_of, verified
 from app.access.limits import LoginRateLimiter, address_of
-from app.domain.callers import COMMAND_LINE, SCHEDULE, Caller, Line, Role
+from app.domain.callers import ADMIN, COMMAND_LINE, SCHEDULE, Caller, Line, Role
 from app.domain.errors import DeskError
 from app.domain.words import translatable
-from app.storage.people import ADMIN, LIFETIME_S, Accounts, Audit, Sessions
+from app.storage.people import LIFETIME_S, Accounts, Audit, Sessions
 from app.storage.tables import LARGEST_NUMBER
 from app.web.admin_pages import admin_page, done, home_of
 from app.web.guard import ADMIN as ADMIN_COOKIE
@@ -73,7 +73,7 @@ Change: TypeAlias = Callable[[Administration], object]  # returns a secret that 
 
 
 def _tried(change: Change, administration: Administration) -> tuple[object, str]:
-    """Return what a change returned, and why it was refused."""
+    """Make a change. Return its result, and the reason if it was refused."""
     try:
         return change(administration), ""
     except DeskError as error:
@@ -81,12 +81,12 @@ def _tried(change: Change, administration: Administration) -> tuple[object, str]
 
 
 def add_account_routes(app: FastAPI, by: By) -> None:
-    """The page of accounts, and its forms. Admins cannot change their own account, so that they cannot lock themselves
+    """Add the page of accounts and its forms. Admins cannot change their own account, so they cannot lock themselves
     out.
     """
 
     def page(request: Request, change: Change = lambda _: None, name: str = "", did: str = "") -> Response:
-        """The page after a change. did: the message with which it is opened anew, if there is no secret to show."""
+        """Return the page after a change. did: key of the message on the reloaded page, if no secret is shown."""
         made, problem = _tried(change, by(request))
         if did and not problem:
             return done(ACCOUNTS, did)
@@ -164,7 +164,7 @@ ACTIONS: Mapping[str, str] = {
     "sync": translatable("synchronised the folder"),
     "visitor-erase": translatable("deleted all data of a customer"),
     "backup": translatable("made the backup"),
-    "faq-add": translatable("wrote the FAQ number"),
+    "faq-add": translatable("added the FAQ number"),
     "faq-change": translatable("changed the FAQ number"),
     "faq-delete": translatable("deleted the FAQ number"),
     "settings": translatable("changed the settings"),

@@ -1,8 +1,8 @@
 """The frame of all admin pages, the page of encoded passages, and the page of the API.
 
-Whether a page exists, and who may open it, is in `access_rules` alone. The page of the API sends requests with a key
-that the reader types, never with the reader's sign-in, whose cookie is sent to /admin only: no other page can make a
-browser call /v1 in an admin's name.
+`access_rules` alone defines the pages and their readers. The page of the API sends requests with a key that the reader
+types, never with the reader's session. The session cookie is sent to /admin only, so no other page can make a browser
+call /v1 in an admin's name.
 """
 
 import json
@@ -54,8 +54,8 @@ DONE = {
     "unreadable": translatable(
         "The stored copy could not be read and was deleted: the passage is encoded again when needed."
     ),
-    "account-removed": translatable("The account was removed, and its sign-ins ended."),
-    "role": translatable("The role was changed, and the account's sign-ins ended."),
+    "account-removed": translatable("The account was removed and signed out everywhere."),
+    "role": translatable("The role was changed, and the account was signed out everywhere."),
     "key-revoked": translatable("The key no longer works."),
     "settings": translatable("Saved. Restart Warmdesk to use the changes."),
 }
@@ -64,7 +64,7 @@ NO_STORE = {"cache-control": "no-store"}
 
 
 def links_for(caller: Caller) -> list[tuple[str, str]]:
-    """The pages that the caller may open, as in PAGES."""
+    """Return the entries of PAGES that the caller may open."""
     return [page for page in PAGES if (rule := find_rule(page[0], "GET")) and rule.allows(caller)]
 
 
@@ -73,7 +73,7 @@ def home_of(caller: Caller) -> str:
 
 
 def admin_page(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
-    """A page in the frame: a template that extends `admin_page.html`, in the reader's language."""
+    """Render a template that extends `admin_page.html`, in the reader's language."""
     caller = caller_of(request)
     did = DONE.get(request.query_params.get("did", "")) if request.method == "GET" else None
     path = request.url.path
@@ -94,13 +94,13 @@ COLUMNS: Mapping[str, tuple[str, Callable[[ModuleRow], Any]]] = {
     "document": (translatable("Document"), lambda row: row.document),
     "tokens": (translatable("Tokens"), lambda row: -row.tokens),
     "size": (translatable("Size"), lambda row: -row.num_bytes),
-    "tier": (translatable("Kept in"), lambda row: row.tier),
+    "tier": (translatable("Stored in"), lambda row: row.tier),
     "uses": (translatable("Uses"), lambda row: -row.hits),
     "missed": (translatable("Missed"), lambda row: -row.misses),
     "saved": (translatable("Tokens saved"), lambda row: -row.saved),
     "used": (translatable("Last use"), lambda row: -(row.last_used or _NEVER).timestamp()),
 }
-"""Columns by which the table can be sorted: their headings, and the key."""
+"""Sortable columns of the table: heading, and sort key."""
 ACTIONS: Mapping[str, Callable[[Service, str], str | None]] = {
     "warm": lambda desk, key: desk.module_care.warm(key),
     "evict": lambda desk, key: desk.module_care.evict(key),
@@ -108,7 +108,7 @@ ACTIONS: Mapping[str, Callable[[Service, str], str | None]] = {
     "release": lambda desk, key: desk.module_care.keep(key, is_kept=False),
     "verify": lambda desk, key: _outcome(desk.module_care.verify(key)),
 }
-"""Actions on a module. Each returns the key of its message (`DONE`), if it is not the action's own."""
+"""Actions on a module. Each returns the key of its message in `DONE`, or None for the action's own name."""
 
 
 def add_module_routes(app: FastAPI, desk: Service, audit: Audit) -> None:
@@ -168,9 +168,7 @@ FOR_PROGRAMS = ("/v1/", "/metrics", "/healthz", "/readyz")  # prefixes of the pa
 
 
 def add_api_page(app: FastAPI, public_url: str | None) -> None:
-    """The page and its document; the guard shows them to admins only. public_url: the server's URL, if it differs from
-    the request's.
-    """
+    """Add the page and its document, for admins only. public_url: the server's URL, if not the request's."""
 
     @app.get("/admin/openapi.json")
     def document() -> JSONResponse:
@@ -183,7 +181,7 @@ def add_api_page(app: FastAPI, public_url: str | None) -> None:
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document of the routes for programs."""
+    """Return the OpenAPI document of the routes for programs."""
     found = get_openapi(title=app.title, version="1", routes=app.routes)
     found["paths"] = {path: one for path, one in found["paths"].items() if path.startswith(FOR_PROGRAMS)}
     schemes = {"key": {"type": "http", "scheme": "bearer", "description": "An API key: warmdesk keys create NAME"}}
@@ -193,8 +191,8 @@ def describe(app: FastAPI) -> dict[str, Any]:
 
 
 def operations(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Each method of each path, with its parameters and the fields of its body (`_fields`). is_json: its body is JSON,
-    not a form with a file. draft: a body to be filled in, with the required fields.
+    """Return each method of each path, with its parameters and the fields of its body (`_fields`). is_json: the body is
+    JSON, not a form with a file. draft: an example body with the required fields.
     """
     for path, methods in document["paths"].items():
         for method, one in methods.items():

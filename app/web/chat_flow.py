@@ -1,9 +1,8 @@
-"""The behaviour of the chat page, without the page: each method takes plain values and returns the parts of the page to
-redraw.
+"""The behaviour of the chat page: each method takes plain values and returns the parts of the page to redraw.
 
-The conversation's id is in the browser and comes with every call, so two readers never share state. The server only
-stores which answer runs for which browser session, so that Stop and switching can end it. Suggestions are headings of
-the pages found for the last question; no model is asked.
+The browser sends the conversation's id with every call, so two readers never share state. The server only stores the
+running answer of each browser session, so that Stop and switching can end it. Suggestions are headings of the pages
+found for the last question; no model is asked.
 """
 
 import logging
@@ -34,7 +33,7 @@ _WORD = re.compile(r"\w+")
 
 
 def suggestions(question: str, answer: Answer) -> list[str]:
-    """At most MOST topics, first of pages that the answer does not use; none that the question names already."""
+    """Return at most MOST topics, first of pages that the answer does not use; none that the question already names."""
     topics: list[str] = []
     for citation in sorted(answer.citations, key=lambda one: not one.see_also):
         heading = _NUMBER.sub("", citation.passage).rpartition(" > ")[2].strip()
@@ -56,7 +55,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatView:
-    """Parts of the page to redraw; None leaves a part as it is. conversation_id "" is a new conversation. editing: the
+    """Parts of the page to redraw; None leaves a part unchanged. conversation_id "" is a new conversation. editing: the
     question in the box replaces the last one.
     """
 
@@ -83,7 +82,7 @@ class Reader:
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """A running answer. left: its reader opened another conversation, so it must not draw any more."""
+    """A running answer. left: its reader opened another conversation, so it must not redraw the page."""
 
     stream: AnswerStream[Answer] | None = None
     stopped: bool = False
@@ -108,7 +107,7 @@ class ChatFlow:
         self._lock = threading.Lock()
 
     def arrive(self, conversation_id: str, reader: Reader) -> ChatView:
-        """A page that has just been loaded: as `open`, but a question that its reader asked before continues."""
+        """Show a conversation after the page is loaded, as `open`. The reader's running question continues."""
         with self._lock:
             is_asking = reader.session in self._runs
         return ChatView() if is_asking else self.open(conversation_id, reader)
@@ -123,7 +122,7 @@ class ChatFlow:
         self, question: str, conversation_id: str, reader: Reader, *, replaces_last: bool = False
     ) -> Generator[ChatView]:
         """Ask, and draw the answer while it grows. Closing the iterator (the browser left) cancels the answer.
-        replaces_last: replace the last question and its answer, which stay until there is a new one.
+        replaces_last: replace the last question and its answer once the new answer is stored.
         """
         try:
             check_length(question, self._settings.max_question_chars)
@@ -233,7 +232,7 @@ class ChatFlow:
         self._end(reader.session, left=False)
 
     def feedback(self, message_id: str, value: str, reason: str, reader: Reader) -> None:
-        """value: up, down, or anything else to remove the rating."""
+        """Rate an answer. value: up, down, or anything else to remove the rating."""
         verdicts: dict[str, Literal["up", "down"]] = {"up": "up", "down": "down"}
         self._desk.feedback(message_id, verdicts.get(value), reason[:500], owner=reader.owner)
 
@@ -280,7 +279,7 @@ class ChatFlow:
         )
 
     def _whole(self, conversation_id: str, reader: Reader) -> ChatView:
-        """A conversation as it is stored, or a new one."""
+        """Return a stored conversation, or a new one."""
         turns = self._turns(conversation_id, reader) if conversation_id else []
         shown_id = conversation_id if turns else ""
         return ChatView(

@@ -1,9 +1,9 @@
 """The chat page: Gradio components and their wiring, with the line of a hand-off and errors as toasts. Behaviour is in
 `chat_flow`, appearance in templates/chat and desk.css.
 
-The list shows the visitor's own conversations. The open one is in the address bar and in a hidden field of the page,
-never on the server. The page looks for messages of an agent every two seconds, but only while one answers. A toast
-shows an error without another place on the page; otherwise Gradio would log a traceback and show nothing.
+The list shows the visitor's own conversations. The id of the open one is in the address bar and in a hidden field of
+the page, never on the server. The page polls for an agent's messages every two seconds, only while an agent answers. A
+toast shows errors that have no other place on the page; otherwise Gradio would log a traceback and show nothing.
 """
 
 import logging
@@ -43,14 +43,14 @@ def shown_as_toast(language: str) -> Iterator[None]:
 
 
 FRAME = ("side", "header", "foot", "data")
-"""Templates in templates/chat that do not change; they get their words when the page is opened, in its language."""
+"""Static templates in templates/chat. Their texts are translated when the page is opened."""
 ANSWERS_AT_ONCE = 24
 _READ_ADDRESS = "() => location.hash.slice(1).replace(/[^0-9a-zA-Z_-]/g, '').slice(0, 64)"
 _WRITE_ADDRESS = "(id) => { history.replaceState(null, '', id ? '#' + id : location.pathname + location.search); }"
 
 
 def _updates(view: ChatView, **box: object) -> tuple[Any, ...]:
-    """The page's outputs in order; unchanged parts are not sent. box: properties of the text box."""
+    """Return the page's outputs in order; unchanged parts are not sent. box: properties of the text box."""
     editing = None if view.editing is None else "yes" if view.editing else ""
     parts = (view.conversation_id, view.transcript, view.live, view.conversations, editing)
     if view.box is not None:
@@ -80,7 +80,7 @@ def _text(sent: object) -> str:
 
 
 def _word(sent: object) -> str:
-    """An id, or a word; "" for a longer text."""
+    """Return an id or a word; "" for a longer text."""
     return _text(sent)[:LONGEST_ID]
 
 
@@ -88,7 +88,7 @@ PERIOD_S = 2.0
 
 
 class HandoffPart:
-    """The line of a hand-off. Create it at its place on the page; `connect` wires it once the other parts exist."""
+    """The line of a hand-off. Create it at its place on the page; call `connect` once the other parts exist."""
 
     def __init__(self, flow: ChatFlow, view: HandoffView) -> None:
         self._flow, self._view = flow, view
@@ -98,14 +98,14 @@ class HandoffPart:
         self._mark = gr.Textbox(visible="hidden", elem_id="wd-handoff-mark", label="What the line shows")
 
     def connect(self, open_id: Any, transcript: Any, shown: list[Any], verdict: Any) -> None:
-        """shown: the page's parts, which `_updates` draws. verdict: the event of a rating."""
+        """Wire the events. shown: the page's parts, which `_updates` draws. verdict: the event of a rating."""
         parts = [self._html, self._timer, self._mark]
 
         def drawn(line: HandoffLine) -> tuple[Any, ...]:
             return line.html, gr.Timer(active=line.live), line.mark
 
         def news(conversation_id: str, mark: str, reader: Reader) -> HandoffLine | None:
-            """The line, if it has changed."""
+            """Return the line if it has changed."""
             with suppress(DeskError):  # without the database there are no news; the next look may have some
                 line = self._view.line(conversation_id, reader)
                 return line if line.mark != mark else None
@@ -142,7 +142,7 @@ class HandoffPart:
 
 
 def build_chat(desk: Service, limits: QuestionLimits, settings: Settings) -> gr.Blocks:
-    """The page, not yet mounted; css and theme are given when it is mounted."""
+    """Return the page, not yet mounted; mounting adds CSS and theme."""
     flow = ChatFlow(desk, limits, settings)
     acts = static("answers.js") + static("chat.js")
 

@@ -1,7 +1,7 @@
 """Routes of the chat: export and deletion of a visitor's data, signing out, text being typed, the line of a hand-off,
-and the chat in pages of other sites.
+and the widget for other sites.
 
-The widget is the script that another site's page loads, the page in its frame, and their routes. It behaves as the chat
+The widget is a script that another site's page loads, the page in its frame, and their routes. It behaves like the chat
 page (`chat_flow`), without the list of conversations. A frame of another site has no cookies, so the page sends the
 visitor's token in a header. Out of scope: which sites may show the widget (`guard`).
 """
@@ -75,14 +75,14 @@ def _saved_as(name: str) -> dict[str, str]:
 
 
 class TypedText(BaseModel):
-    """The text in the box; "" withdraws the text sent before. conversation_id "" is a new conversation."""
+    """The text in the box; "" cancels the text sent before. conversation_id "" is a new conversation."""
 
     text: LongText
     conversation_id: Id = ""
 
 
 def add_typing_routes(app: FastAPI, desk: Service, limits: QuestionLimits) -> None:
-    """One route for the chat page and one for the widget; both always return the same response."""
+    """Add a route for the chat page and one for the widget. Their response is always the same."""
 
     @app.post("/typing")
     @app.post("/widget/typing")
@@ -98,9 +98,7 @@ TALK = translatable("Talk to a person")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandoffLine:
-    """The line. live: an agent answers, so the page must look for news. mark: changes with the line and with every
-    message.
-    """
+    """The line. live: an agent answers, so the page must poll. mark: changes with the line and with every message."""
 
     conversation_id: str
     html: str
@@ -134,8 +132,8 @@ class HandoffView:
         return HandoffLine(conversation_id=conversation_id, html=html, live=live, mark=mark)
 
     def act(self, act: str, conversation_id: str, email: str, reader: Reader) -> HandoffLine:
-        """Do the action of a button: "ask" for an agent, with an e-mail address outside of office hours, or
-        "end" it.
+        """Do a button's action: "ask" for an agent, with an e-mail address outside of office hours, or "end" the
+        hand-off.
         """
         try:
             with self._limits.asking(reader.owner, reader.address):
@@ -190,7 +188,7 @@ class WidgetVerdict(BaseModel):
 
 
 class WidgetRequest(BaseModel):
-    """A request for an agent. act: ask or end (`HandoffView.act`); "" only looks. email: required if no agent is
+    """A request for an agent. act: ask or end (`HandoffView.act`); "" changes nothing. email: required if no agent is
     present.
     """
 
@@ -201,7 +199,7 @@ class WidgetRequest(BaseModel):
 
 
 class _Views:
-    """The views of an answer as lines of JSON, for `RunningAnswer`."""
+    """Yields the views of an answer as lines of JSON, for `RunningAnswer`."""
 
     def __init__(self, flow: ChatFlow, asked: WidgetQuestion, reader: Reader) -> None:
         self._flow, self._asked, self._reader = flow, asked, reader
@@ -220,7 +218,7 @@ class _Views:
 
 
 def add_widget_routes(app: FastAPI, desk: Service, limits: QuestionLimits, settings: Settings, *, css: str) -> None:
-    """limits: shared with the chat page. css: the style of the chat, to which the widget adds its own."""
+    """Add the widget's routes. limits: shared with the chat page. css: the chat's style, without the widget's own."""
     flow, handoffs = ChatFlow(desk, limits, settings), HandoffView(desk, settings, limits)
 
     def give_out(path: str, text: str, media_type: str) -> None:
@@ -280,7 +278,7 @@ def add_widget_routes(app: FastAPI, desk: Service, limits: QuestionLimits, setti
 
 
 def button_script(settings: Settings) -> str:
-    """The script that a page of another site loads, with the brand colour and the button's words in all languages."""
+    """Return the script for another site's page, with the brand colour and the button's texts in all languages."""
     labels = {}
     for language in LANGUAGES:
         with speaking(translations(language)):
@@ -298,7 +296,7 @@ async def _lines(running: RunningAnswer[None]) -> AsyncIterator[str]:
 
 
 def _shown(view: ChatView) -> dict[str, Any]:
-    """The parts to redraw, without the list of conversations."""
+    """Return the parts to redraw, without the list of conversations."""
     return {name: part for name, part in asdict(view).items() if part is not None and name != "conversations"}
 
 

@@ -1,7 +1,7 @@
-"""The dashboard: its charts over time as SVG paths, and Gradio's components with their refreshing. It only shows
-numbers. Server and guard require the login.
+"""The dashboard: charts over time as SVG paths, and Gradio's components with their refresh. It changes nothing. Server
+and guard require the login.
 
-All charts have one time axis, and nothing is drawn without a measurement. A chart is 100 x 100 units, and the page
+All charts share one time axis. Times without a measurement stay empty. A chart is 100 x 100 units, and the page
 stretches it. Out of scope: counting (`app.storage.statistics`), colours and labels (`templates/admin/charts.html`).
 """
 
@@ -88,7 +88,7 @@ class Axis:
 
     @classmethod
     def ending(cls, now: datetime, name: Range) -> "Axis":
-        """The latest `name` of time, in whole steps."""
+        """Return the axis of the latest `name` of time, in whole steps."""
         chosen = RANGES[name]
         step_s = chosen.step.total_seconds()
         until = datetime.fromtimestamp(ceil(now.timestamp() / step_s) * step_s, UTC)
@@ -96,7 +96,7 @@ class Axis:
 
     @property
     def width(self) -> float:
-        """Of a step."""
+        """The width of a step."""
         return 100 * self.range.step / self.range.length
 
     @property
@@ -114,8 +114,8 @@ class Axis:
 
 
 def charts(axis: Axis, spans: Sequence[UsageSpan], *, is_elsewhere: bool = False) -> list[Chart]:
-    """All charts of the dashboard. spans: those outside of the axis are not drawn. is_elsewhere: the model is remote,
-    so passages are unknown.
+    """Return all charts of the dashboard. spans: drawn if within the axis. is_elsewhere: the model is remote, so
+    passages are unknown.
     """
     steps = {axis.place(span): span for span in spans if axis.since <= span.start < axis.until}
     tokens = {step: [span.tokens.get(name, 0) for name, _ in READ_FROM] for step, span in steps.items()}
@@ -140,7 +140,7 @@ def _first_token(*times: FirstTokenTimes | None) -> list[float | None]:
 def _bars(
     title: str, axis: Axis, names: Names, values: Mapping[int, Sequence[int]], *, as_shares: bool = False
 ) -> Chart:
-    """Stacked values of each step. as_shares: of their sum."""
+    """Return a chart of stacked values. as_shares: draw each as a share of the sum."""
     values = {step: row for step, row in values.items() if sum(row)}
     top = 100.0 if as_shares else _round_up(max(map(sum, values.values()), default=0))
     paths, width = [""] * len(names), axis.width
@@ -160,7 +160,7 @@ def _bars(
 
 
 def _lines(title: str, axis: Axis, names: Names, values: Mapping[int, Sequence[float | None]]) -> Chart:
-    """Values as steps in time; a line ends where the next step has no value."""
+    """Return a chart of step lines. A line ends where the next step has no value."""
     measured = {step: row for step, row in sorted(values.items()) if any(value is not None for value in row)}
     top = _round_up(max((value for row in measured.values() for value in row if value is not None), default=0))
     paths, width = [""] * len(names), axis.width
@@ -179,7 +179,7 @@ def _lines(title: str, axis: Axis, names: Names, values: Mapping[int, Sequence[f
 def _drawn(
     axis: Axis, names: Names, paths: Sequence[str], words: Mapping[int, Sequence[str]]
 ) -> tuple[list[tuple[str, str, str]], list[tuple[float, str]]]:
-    """The layers and bins of a chart. words: the values of each step."""
+    """Return the layers and bins of a chart. words: the values of each step."""
     labels = [gettext(label) for _, label in names]
     layers = [(name, label, path) for (name, _), label, path in zip(names, labels, paths, strict=True)]
     bins = [
@@ -203,7 +203,7 @@ ABOVE = 4  # number of them above the choice of the time range
 
 
 def titles() -> dict[str, str]:
-    """The title of the browser's tab, by HTML's name of the page's language."""
+    """Return the title of the browser's tab, by language code of HTML."""
     found = {}
     for language, tag in LANGUAGES.items():
         with speaking(translations(language)):
@@ -212,7 +212,7 @@ def titles() -> dict[str, str]:
 
 
 def build_admin(desk: Service) -> gr.Blocks:
-    """The page, not yet mounted. The caller must require the login."""
+    """Return the page, not yet mounted. The caller must require the login."""
     links = links_for(Caller(role="admin"))
 
     def refresh(chosen: str, request: gr.Request) -> list[Any]:

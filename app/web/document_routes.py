@@ -41,18 +41,33 @@ log = logging.getLogger(__name__)
 FAILED = "something went wrong on our side; the server's log has more"
 
 
+class ClientLeft(Exception):
+    """Ends the work for a client that has disconnected."""
+
+
 def events(
-    work: Callable[[Progress], dict[str, Any]], words: Callable[[str, str], str] = lambda code, message: message
+    work: Callable[[Any], Any],
+    words: Callable[[str, str], str] = lambda code, message: message,
+    *,
+    until_left: bool = False,
 ) -> StreamingResponse:
     """Run work in a separate thread, which continues if the client disconnects. words: the text of an error, given its
-    code and Warmdesk's own line.
+    code and Warmdesk's own line. work: reports with a `Progress`, which also takes other values by name. until_left:
+    the next report after the client disconnected ends the work.
     """
     waiting: queue.Queue[dict[str, Any]] = queue.Queue()
+    has_left = threading.Event()
+
+    def report(stage: str, done: int, total: int, **more: Any) -> None:
+        if until_left and has_left.is_set():
+            raise ClientLeft
+        waiting.put({"stage": stage, "done": done, "total": total, **more})
 
     def run() -> None:
         try:
-            result = work(lambda stage, done, total: waiting.put({"stage": stage, "done": done, "total": total}))
-            waiting.put({"result": result})
+            waiting.put({"result": work(report)})
+        except ClientLeft:
+            pass
         except DeskError as error:
             waiting.put({"error": {"code": error.code, "message": words(error.code, str(error))}})
         except OSError as error:
@@ -63,11 +78,13 @@ def events(
             waiting.put({"error": {"code": "internal", "message": words("internal", FAILED)}})
 
     def lines() -> Iterator[str]:
-        while True:
-            event = waiting.get()
-            yield json.dumps(event) + "\n"
-            if "stage" not in event:
-                return
+        event: dict[str, Any] = {"stage": ""}
+        try:
+            while "stage" in event:
+                event = waiting.get()
+                yield json.dumps(event) + "\n"
+        finally:
+            has_left.set()
 
     threading.Thread(target=in_request(run), name="documents", daemon=True).start()
     return StreamingResponse(lines(), media_type="application/x-ndjson")
@@ -86,8 +103,8 @@ def add_source_routes(app: FastAPI, desk: Service) -> None:
 
 
 def saved_file(file: Path) -> Response:
-    """Send a document's file for download, never to be opened inside the site: a document's HTML must not run as one of
-    our pages. 404 if it is gone, or a link has replaced it.
+    """Send a document's file as a download, so that its HTML cannot run as one of our pages. 404 if the file is
+    missing, or a link has replaced it.
     """
     opened = open_without_links(file)
     if opened is None:

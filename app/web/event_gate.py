@@ -1,8 +1,8 @@
-"""A gate around a page's Gradio application: only events that the page itself sends, and no more than the page reads.
+"""A filter for a page's Gradio application. It accepts only the page's own events, and limits unread results.
 
 Gradio takes any JSON as input and opens the files and addresses in it. It stores the result of an event until it is
-read, and the state of a page until 1,000 others came. Here every input is a short text, a page belongs to the sender of
-its first event, and nothing is stored for a page without a reader. Our pages need no state on the server.
+read, and the state of a page until 1,000 newer pages exist. Here every input is a short text, a page belongs to the
+sender of its first event, and nothing is stored for a page without a reader. Our pages need no state on the server.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ from app.web.guard import refused, too_often
 from app.web.pacing import REFUSED_S, held
 
 JOIN, DATA = "/gradio_api/queue/join", "/gradio_api/queue/data"
-"""Ends of paths: an event is sent to the first; its result is read from the second."""
+"""Path endings: an event is sent to the first; its result is read from the second."""
 NOTHING_TO_READ: Final = b'data: {"msg":"close_stream"}\n\n'
 """The event after which the page's script stops reading."""
 EVENTS_A_SECOND: Final = 4
 EVENTS_IN_A_ROW: Final = 60
-"""Maximum events of one visitor in a row. With an agent, a page looks for news every two seconds."""
+"""Maximum burst of events of one visitor. During a hand-off, a page polls every two seconds."""
 MOST_UNREAD: Final = 20  # maximum events of a visitor that are running, or whose results are unread
 MOST_UNHEARD: Final = 8  # maximum of these for pages that are not reading now
 MOST_PAGES: Final = 10  # maximum pages of a visitor with such events
@@ -62,7 +62,7 @@ def largest_event(most_chars: int) -> int:
 
 @dataclass(slots=True, eq=False)
 class _Page:
-    """A page with events that were not read to their end. streams: connections that read them."""
+    """A page with unread events. streams: connections that read them."""
 
     owner: str
     address: str
@@ -145,7 +145,7 @@ class EventGate:
             self._forget_unheard(name, page)
 
     def _full_s(self, owner: str, address: str, name: str) -> float:
-        """0, or the seconds after which there may be space for another event of a page."""
+        """Return 0, or the seconds after which another event of a page may be accepted."""
         own = {one for one, page in self._pages.items() if page.owner == owner}
         unheard = {one for one, page in self._pages.items() if page.address == address and not page.streams}
         unread = self._kept.unread
@@ -158,7 +158,7 @@ class EventGate:
         return UNHEARD_S if is_full else 0
 
     def _forget_unheard(self, name: str, page: _Page) -> None:
-        """Drop a page after a while, if it does not read until then."""
+        """Remove a page that does not read its events for a while."""
         if self._pages.get(name) is page and not page.streams and page.ending is None:
             page.ending = asyncio.get_running_loop().call_later(UNHEARD_S, self._forget, name, page)
 
@@ -187,7 +187,7 @@ class _Kept:
         return handler is not None and handler.fn is not None and len(handler.inputs) == len(event.data)
 
     def given(self, event: PageEvent) -> PageEvent:
-        """The event as handlers need it: missing texts are ""."""
+        """Return the event for handlers: missing texts are ""."""
         inputs = self._blocks.fns[event.fn_index].inputs
         boxes = (one.get_block_name() == "textbox" for one in inputs)
         data = ["" if text is None and is_box else text for text, is_box in zip(event.data, boxes, strict=True)]
@@ -197,7 +197,7 @@ class _Kept:
         return len(self._blocks._queue.pending_event_ids_session.get(name, ()))
 
     def end_streams(self, name: str, streams: int) -> None:
-        """End connections that read from a page with nothing unread: Gradio would leave them open."""
+        """End connections of a page without unread events, because Gradio would leave them open."""
         from gradio.server_messages import ProcessCompletedMessage
 
         for _ in range(0 if self.is_dropped(name) else streams):
@@ -205,7 +205,7 @@ class _Kept:
             self._blocks._queue.pending_messages_per_session[name].put_nowait(end)
 
     def is_dropped(self, name: str) -> bool:
-        """Whether a reader left: Gradio then drops what others wait for who read from the page, and fails them."""
+        """Return whether a reader left. Gradio then drops the events of the page's other readers, which fail."""
         return name not in self._blocks._queue.pending_messages_per_session
 
     def drop(self, name: str) -> None:

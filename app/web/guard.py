@@ -1,10 +1,10 @@
 """The checks that every request passes first: hosts, origins and paths, callers, visitors' cookies, security headers.
 
 The server's own names follow the setting `public_url`, because a proxy may hide the browser's address. Without it, a
-server on loopback accepts loopback names only, and a server on the network accepts any. With TLS, names of cookies have
-a prefix with which browsers accept them over TLS only, and a visitor's only from this host: a page of a neighbouring
-domain cannot set one. Gradio evaluates HTML templates with `new Function`, hence 'unsafe-eval'; inline scripts need a
-nonce. Out of scope: TLS, limits on requests (`pacing`), the size of bodies (`middleware`).
+server on loopback accepts loopback names only, and a server on the network accepts any. With TLS, cookie names have a
+prefix, so that browsers accept them over TLS only, and a visitor's cookie only from this host. A page of a neighbouring
+domain cannot set one. Gradio evaluates HTML templates with `new Function`, which needs 'unsafe-eval'. Inline scripts
+need a nonce. Out of scope: TLS, limits on requests (`pacing`), the size of bodies (`middleware`).
 """
 
 import logging
@@ -59,18 +59,18 @@ class Site:
         return self._hosts is None or host_name(request.headers.get("host", "")) in self._hosts
 
     def takes_from(self, request: Request) -> bool:
-        """Return whether a request that changes something comes from one of our pages, or from no page."""
+        """Return whether a request that changes data comes from one of our pages, or from no page."""
         origin = request.headers.get("origin")
         if origin is None or origin.lower() == self._origin:
             return True
         return origin.partition("://")[2].lower() == request.headers.get("host", "").lower()
 
     def keeps_to_tls(self, request: Request) -> bool:
-        """Whether browsers are told to use TLS only. On loopback that would affect other programs of the machine."""
+        """Return whether to send HSTS. On loopback it would affect other programs of the machine."""
         return self.is_secure(request) and host_name(request.headers.get("host", "")) not in LOOPBACK
 
     def is_called(self, host: str) -> bool:
-        """Return whether a name is the public address, as a proxy reports the browser's."""
+        """Return whether a host name is the public address. A proxy forwards the browser's."""
         return self._origin is not None and host.strip().lower() == self._origin.partition("://")[2]
 
     def is_secure(self, request: Request) -> bool:
@@ -83,7 +83,7 @@ SCRIPT, PAGE = "/widget.js", "/widget"
 
 @dataclass(frozen=True, slots=True)
 class SiteCookie:
-    """A cookie. name: without TLS. prefix: of the name with TLS. path: where it is sent."""
+    """A cookie. name: without TLS. prefix: before the name with TLS. path: URL path to which it is sent."""
 
     name: str
     prefix: str
@@ -113,7 +113,7 @@ class SiteCookie:
 
 VISITOR = SiteCookie(COOKIE, "__Host-", "/", "lax")
 ADMIN = SiteCookie("warmdesk_admin", "__Secure-", "/admin", "strict")
-"""Sent to /admin only, which a name with the prefix `__Host-` does not allow."""
+"""The cookie is sent to /admin only, which the prefix `__Host-` does not allow."""
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class Guard:
     """Wraps the whole application."""
 
     def __init__(self, app: ASGIApp, *, site: Site, identity: Identity, widget_origins: Sequence[str] = ()) -> None:
-        """widget_origins: of the sites that may show the widget; none: there is no widget."""
+        """widget_origins: origins of sites that may show the widget; none: the widget is off."""
         self._app, self._site, self._identity = app, site, identity
         self._widget_origins, self._pacing = tuple(widget_origins), Pacing()
 
@@ -201,14 +201,14 @@ class Guard:
         await self._app(scope, receive, send)
 
     def _drop_foreign_names(self, request: Request) -> None:
-        """Gradio trusts these headers, and puts the name into its page."""
+        """Remove headers with a foreign host name. Gradio trusts them, and puts the name into its page."""
         headers = MutableHeaders(scope=request.scope)
         del headers["x-gradio-server"]
         if not self._site.is_called(headers.get("x-forwarded-host", "")):
             del headers["x-forwarded-host"]
 
     def _refused_unread(self, request: Request) -> Response | None:
-        """Refuse a request without looking further: wrong host, wrong length, another site's page."""
+        """Refuse a request before its body is read: wrong host, wrong length, another site's page."""
         if not self._site.answers_to(request):
             words = translatable("This server does not accept that host name (wrong Host header).")
             return _refused(request, 421, words)
@@ -218,7 +218,7 @@ class Guard:
         return None
 
     async def _refused_by_rule(self, request: Request) -> Response | None:
-        """Refuse a caller without permission. One with permission is stored in the request."""
+        """Refuse a caller without permission. Store a permitted caller in the request."""
         path, method = request.scope["path"], request.method
         wants_page = method == "GET" and "text/html" in request.headers.get("accept", "")
         is_admin_area = (path == "/admin" or path.startswith("/admin/")) and path not in _OPEN_ADMIN
@@ -256,7 +256,7 @@ class Guard:
         return self._identity.visitor(VISITOR.read(request, self._site))
 
     def _handed_over(self, request: Request) -> Response:
-        """A company's site named the visitor: set the session's cookie, and remove the token from the address."""
+        """A company's site signs the visitor in: set the session's cookie, and remove the token from the URL."""
         try:
             linked = self._identity.linked(request.query_params[visitors.PARAMETER])
         except DeskError as error:
@@ -303,14 +303,14 @@ def unavailable(request: Request, error: DeskError) -> Response:
 
 
 def come_again(request: Request) -> Response:
-    """The response to a request that can be served soon, but not now."""
+    """Return the response to a request that may be repeated soon."""
     answer = refused(request, 503, UNAVAILABLE, "unavailable")
     answer.headers.update({"retry-after": str(BUSY_S), "cache-control": "no-store"})
     return answer
 
 
 def at_start(send: Send, change: Callable[[MutableHeaders, int], None]) -> Send:
-    """`send`, but a response's headers are changed before they are sent. change: gets them, and the status."""
+    """Return a `send` that changes a response's headers first. change: gets the headers and the status."""
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -1,8 +1,7 @@
-"""Wrappers of the whole application: the maximum size of a body, /readyz, and the responses before the application has
-started.
+"""Wrappers of the whole application: maximum size of a body, /readyz, and responses during the start.
 
-A body is counted while it is read, because a body in chunks does not name its length. While the models are loaded, the
-server answers that it is alive, what is missing, and with a page that reloads itself.
+A body is counted while it is read, because a body in chunks does not name its length. While the models load, the server
+reports that it is alive and names the missing parts, and shows a page that reloads itself.
 """
 
 import asyncio
@@ -16,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.desk.repeating import in_own_thread
+from app.domain.threads import in_own_thread
 from app.web.rendering import page_language, render
 
 
@@ -73,8 +72,8 @@ _HEADERS = {
 
 
 class ReadyAnswer:
-    """Answers /readyz. Concurrent requests share one look, which has its own thread, because the routes' threads may
-    all be occupied. For one event loop.
+    """Answers /readyz. Concurrent requests share one check in its own thread, because the routes' threads may all be
+    occupied. For one event loop.
     """
 
     def __init__(self, missing: Callable[[], Sequence[str]]) -> None:
@@ -82,7 +81,7 @@ class ReadyAnswer:
         self._look: Future[Sequence[str]] | None = None
 
     async def answer(self, besides: Sequence[str] = (), awaited: str = "") -> Response:
-        """200, or 503 with the missing parts and what is awaited. besides: also missing."""
+        """Return 200, or 503 with the missing parts and the awaited step. besides: more missing parts."""
         if self._look is None or self._look.done():
             self._look = in_own_thread(self._missing)
         if missing := [*await asyncio.wrap_future(self._look)] or [*besides]:
@@ -92,7 +91,7 @@ class ReadyAnswer:
 
 
 class Opening:
-    """An ASGI application that represents another one until `open` is called."""
+    """An ASGI application that answers in place of another application until `open` is called."""
 
     def __init__(self, missing: Callable[[], Sequence[str]], awaited: Callable[[], str] = lambda: "") -> None:
         self._readiness, self._awaited = ReadyAnswer(missing), awaited
@@ -104,7 +103,7 @@ class Opening:
         self._progress = done, total
 
     def open(self, app: FastAPI) -> None:
-        """Hand over to the application, after its own start-up. Call it from any thread except the server's."""
+        """Start the application and switch to it. Call it from any thread except the server's."""
         self._listening.wait()
         asyncio.run_coroutine_threadsafe(self._start(app), self._loop).result()
 

@@ -1,9 +1,9 @@
-"""Limits on connections and requests: how many, and how long the other end may delay them.
+"""Limits on the number of connections and requests, and on the time that clients may delay them.
 
-A client that sends nothing, sends slowly or does not read uses a place that others need. Such a connection is ended
-after a while, and at once if a new one needs its place. A visitor or an address with too many requests waits, and is
-refused only if the limit still applies after that. A refusal costs something as well, and clients mostly repeat at
-once, so it comes late. Out of scope: questions (`app.access.limits`); programs, which have their own limits; signed-in
+A client that sends nothing, sends slowly or does not read occupies a connection that others need. Such a connection is
+closed after a while, and at once if a new one needs its place. A visitor or an address with too many requests waits,
+and is refused only if the limit still applies after that. Refusals also cost time, and clients mostly repeat at once,
+so they are delayed. Out of scope: questions (`app.access.limits`); programs, which have their own limits; signed-in
 users.
 """
 
@@ -33,7 +33,7 @@ _HELD = "connection held"
 
 @contextmanager
 def held(scope: Scope) -> Iterator[None]:
-    """Inside this block a request waits because of its sender's limit: its connection may be ended for a new one."""
+    """Inside this block a request waits for its sender's limit. Its connection may be closed for a new one."""
     state: dict[str, Any] = scope.setdefault("state", {})
     state[_HELD] = True
     try:
@@ -48,7 +48,7 @@ class BoundedConnection(H11Protocol):
     """
 
     _since = 0.0
-    """When the other end began to delay us, or sent our current work; in seconds of the loop's clock."""
+    """Time when the client began to delay us, or sent the current work, in seconds of the loop's clock."""
     _taken = 0
     """Received bytes of the current request's body."""
     _watch: asyncio.TimerHandle | None = None
@@ -61,9 +61,7 @@ class BoundedConnection(H11Protocol):
         self._watch = self.loop.call_later(LOOK_S, self._look)
 
     def _make_room(self) -> None:
-        """End the connection that has delayed us longest, of some: checking all for each new one is too slow with
-        hundreds at once.
-        """
+        """Close the connection that has delayed us longest, in a sample: checking all is too slow with hundreds."""
         some = random.choices(tuple(self.connections), k=LOOKED_AT)
         waiting = (one for one in some if isinstance(one, BoundedConnection) and one is not self)
         min((one for one in waiting if one.keeps_us_waiting), key=lambda one: one._since, default=self).abort()
@@ -103,7 +101,7 @@ class BoundedConnection(H11Protocol):
 
     @property
     def keeps_us_waiting(self) -> bool:
-        """Return whether we wait for the other end, or let it wait, and do not work for it."""
+        """Return whether we wait for the client or hold its request, so that no work is in progress."""
         if self._is_idle:
             return True
         return self.cycle.more_body or self.flow.write_paused or _HELD in self.scope["state"]
@@ -129,20 +127,20 @@ class BoundedConnection(H11Protocol):
 
 A_SECOND: Final = 10  # mean requests per second of a visitor
 IN_A_ROW: Final = 150
-"""Requests of a visitor after a pause. A page with its scripts is about seventy, once per browser."""
+"""Maximum burst of a visitor's requests. A page with its scripts needs about seventy, once per browser."""
 BROWSERS_AT_AN_ADDRESS: Final = 10
-"""An address has this many times a visitor's limit: in an office many open the page, and few ask."""
+"""An address has this many times a visitor's limit, because in an office many open the page, and few ask."""
 FAILED: Final = 10  # an error response counts as this many requests: our pages cause few
 PAGES: Final = frozenset({"/", "/config"})
-"""Paths that are made for each request, which takes ten times as long as sending a file."""
+"""Paths whose response is computed for each request, which takes ten times as long as sending a file."""
 PAGE: Final = 10  # a request for one of them counts as this many
 AT_ONCE: Final = 8
-"""Concurrent requests of a visitor; more of them wait. A browser sends six."""
+"""Maximum concurrent requests of a visitor; more wait. A browser sends six."""
 REFUSED_S: Final = 2.0  # seconds that a request waits before it is refused
 
 
 class Pacing:
-    """For one event loop."""
+    """Limits the requests of visitors and addresses. Use it in one event loop."""
 
     def __init__(self, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         self._visitors = Rate(A_SECOND, IN_A_ROW)
@@ -152,9 +150,7 @@ class Pacing:
 
     @asynccontextmanager
     async def turn(self, request: Request) -> AsyncIterator[float]:
-        """A block in which a request is answered. Yields 0, or the seconds after which it may be repeated; it must then
-        be refused.
-        """
+        """Answer a request in this block. Yields 0, or the seconds until a retry; the request must then be refused."""
         if not _is_paced(request):
             yield 0
             return
@@ -176,7 +172,7 @@ class Pacing:
             turns.release()
 
     def _wait_s(self, owner: str, address: str) -> float:
-        """A visitor who is refused takes nothing from other visitors of the same address."""
+        """Return the seconds to wait. A refused visitor does not use up the limit of its address."""
         return (owner and self._visitors.wait_s(owner)) or self._addresses.wait_s(address)
 
     def answered(self, request: Request, status: int) -> None:

@@ -1,7 +1,7 @@
 """The pages of agents: bad answers, the FAQ, conversations, a test of search, and the queue of hand-offs.
 
 Agents may open the queue, the FAQ and the test of search; the other pages show customers' conversations and are for
-admins. The queue's pages look for changes every two seconds and get parts as HTML from the same templates. Scripts:
+admins. The queue's pages poll every two seconds and get changed parts as HTML from the same templates. Scripts:
 quality.js, queue.js.
 """
 
@@ -138,7 +138,7 @@ def add_queue_routes(app: FastAPI, queue: AgentQueue, audit: Audit) -> None:
         return render(f"queue/{template}.html", language=page_language(request.headers), **values)
 
     def reader(request: Request) -> str:
-        """The reader's name, for `AgentQueue.case`."""
+        """Return the reader's name, for `AgentQueue.case`."""
         caller = caller_of(request)
         return "" if caller.role == "admin" else caller.name
 

@@ -3,8 +3,8 @@
 Every value in a template is escaped. Own texts of templates are in _("..."), where a % is written %%; a text in a
 variable is `translated(text)`. An answer is rendered as harmless HTML with a little Markdown: paragraphs, line breaks,
 lists, **bold**, *italic*, `code`; headings become bold lines. Raw HTML, images, links, tables and LaTeX stay text. Only
-the contacts of the settings become links, and only in Warmdesk's own text (`linked`). Customers see an error by its
-code: Warmdesk's own error texts name settings, commands and files, and go to the log.
+the contacts of the settings become links, and only in Warmdesk's own text (`linked`). Customers see a text for the
+error's code. Warmdesk's own error texts name settings, commands and files, and are only logged.
 """
 
 import re
@@ -45,21 +45,19 @@ _EMPHASIS = (
 
 
 def without_controls(text: str) -> str:
-    """The text without control characters, including bidirectional ones, with which a passage could reorder the text
-    next to it.
-    """
+    """Return the text without control characters. With bidirectional ones a passage could reorder nearby text."""
     return _CONTROL.sub("", text)
 
 
 def answer_html(text: str) -> Markup:
-    """A model's answer. Also correct for a partial answer: an unfinished ** or list is shown as it is."""
+    """Return the HTML of a whole or partial answer. An unfinished ** or list is shown as it is."""
     text = _LINK.sub(lambda link: f"{link[1]} ({link[2]})" if link[1] else link[2], without_controls(text))
     text = _HEADING.sub(lambda heading: f"**{heading[1].rstrip('# ').replace('**', '')}**", _BULLET.sub(r"\1-", text))
     return Markup(_renderer().render(text).replace("\n", ""))
 
 
 def linked(html: Markup, links: Mapping[str, str]) -> Markup:
-    """HTML with an anchor for every text of `links` in it; links: addresses by text, of the settings."""
+    """Return HTML with an anchor for every text of `links` in it. links: URLs by text, from the settings."""
     by_html = {escapeHtml(text): escapeHtml(address) for text, address in links.items()}
     if not by_html:
         return html
@@ -88,8 +86,8 @@ def _renderer() -> MarkdownIt:
 
 
 def _emphasis(state: StateInline, silent: bool) -> bool:
-    """CommonMark's own rule treats 2*3*4 as emphasis, and does not end bold text between Chinese punctuation and a
-    letter. silent, which only asks whether the rule matches, is never set: no active rule looks ahead.
+    """Parse emphasis. CommonMark's own rule treats 2*3*4 as emphasis, and does not end bold text between Chinese
+    punctuation and a letter. silent: never set, because no active rule looks ahead.
     """
     for tag, pattern in _EMPHASIS:
         if match := pattern.match(state.src, state.pos, state.posMax):
@@ -122,13 +120,13 @@ STATIC_FOLDER = Path(__file__).parent / "static"
 
 
 def page_language(headers: Mapping[str, str]) -> str:
-    """The language of a page, from a request's header Accept-Language; English if it names none of ours."""
+    """Return the language of a page, from a request's header Accept-Language; English if it names none of ours."""
     wanted = _by_preference(headers.get("accept-language", "").lower())
     return negotiate_locale(wanted, list(LANGUAGES), sep="-") or ENGLISH
 
 
 def _by_preference(accepted: str) -> Sequence[str]:
-    """ "de,zh-CN;q=0.8,en;q=0.9" as de, en, zh-CN. An unreadable weight counts as 0."""
+    """Return "de,zh-CN;q=0.8,en;q=0.9" as de, en, zh-CN. An unreadable weight counts as 0."""
     weights: dict[str, float] = {}
     for choice in accepted.split(","):
         tag, _, parameter = choice.partition(";")
@@ -215,19 +213,19 @@ _OF_DOCUMENTS = {
 
 
 def error_words(error: Exception) -> str:
-    """One English line, which has a translation."""
+    """Return one English line, which has a translation."""
     if not isinstance(error, DeskError):
         return UNEXPECTED
     return UNAVAILABLE if error.is_of_database else _ERROR_WORDS.get(error.code, UNEXPECTED)
 
 
 def admin_words(error: DeskError) -> str:
-    """The same for admins and agents: without a translation, Warmdesk's own line."""
+    """Return the line for admins and agents. If the code has none, return Warmdesk's own line."""
     return _FOR_ADMINS.get(error.code, str(error))
 
 
 def problem_words(code: str, message: str) -> str:
-    """The text of a failure with documents, for admins, in the page's language: by its code, else Warmdesk's line."""
+    """Return a document error for admins, in the page's language; Warmdesk's own line if the code has no text."""
     return gettext(_OF_DOCUMENTS[code]) if code in _OF_DOCUMENTS else message
 
 
@@ -240,7 +238,7 @@ class Source:
 
     @property
     def has_file(self) -> bool:
-        """Return whether customers may have its file: the FAQ's file also contains other questions."""
+        """Return whether customers may get its file. The FAQ's file also contains other questions."""
         return PurePath(self.citation.document).name != FAQ_FILE
 
     @property
@@ -272,7 +270,7 @@ def sources_of(answer: Answer) -> list[Source]:
 
 
 def statements_html(answer: Answer, label: str) -> Markup:
-    """The answer's text; after each paragraph from the documents buttons with its sources' numbers. label: a button's
+    """Return the answer's text, with numbered source buttons after each paragraph from the documents. label: a button's
     name, with %(number)s.
     """
     numbers: dict[int, list[int]] = {}
@@ -341,7 +339,7 @@ def _environment() -> Environment:
 
 
 def _in_page_language(text: str, **values: object) -> Markup:
-    """The same as the extension's own `_`, in one call instead of three: a long conversation makes a thousand."""
+    """A faster `_` than the extension's own, because a long conversation needs a thousand calls."""
     said = Markup(gettext(text))
     return said % values if "%" in said else said
 

@@ -1,12 +1,13 @@
 """`warmdesk serve`: the pages on a socket until Ctrl-C or SIGTERM, and a second socket for commands.
 
-The server listens from the first second (`middleware.Opening`). `warmdesk ingest`, `forget`, `sync` and `backup` use a
-Unix socket in the data folder that only the server's user can open, who could change the data folder anyway. Out of
+The server listens from the first second (`middleware.Opening`). `warmdesk ingest`, `ask` and others use a Unix
+socket in the data folder that only the server's user can open, who could change the data folder anyway. Out of
 scope: systems without Unix sockets, and data folders with a path too long for one; there the server must be stopped
 before commands change documents.
 """
 
 import asyncio
+import gc
 import logging
 import re
 import signal
@@ -17,26 +18,32 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import uvicorn
 from fastapi import Body, FastAPI
 from fastapi.responses import Response
+from msgspec import to_builtins
 from pydantic import BaseModel
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.access.identity import ensure_admin
-from app.desk.output import backup_json, ingest_json
-from app.desk.repeating import every_minute, following, in_own_thread, syncing
+from app.desk.batch import BatchQuestion
+from app.desk.output import backup_json, batch_entry_json, batch_json, ingest_json
+from app.desk.repeating import every_minute, following, syncing
 from app.desk.service import Changes, Service
+from app.domain.answers import Answer
 from app.domain.callers import COMMAND_LINE
 from app.domain.errors import DeskError
 from app.domain.logs import of_request, say
 from app.domain.progress import Bars, Progress, no_bars
+from app.domain.threads import in_own_thread
 from app.storage.lock import SOCKET_FILE
 from app.storage.people import Accounts, Audit
 from app.support.webhook import WebhookSender
@@ -52,7 +59,7 @@ _STOPPED_S = 5.0
 
 
 class IngestOrder(BaseModel):
-    """What to ingest, as for `Changes.ingest`."""
+    """The arguments of `Changes.ingest`."""
 
     paths: list[Path]
     collection: str = ""
@@ -61,7 +68,7 @@ class IngestOrder(BaseModel):
 
 
 class BackupOrder(BaseModel):
-    """What to save, as for `Changes.back_up`."""
+    """The arguments of `Changes.back_up`."""
 
     file: Path
     with_modules: bool = False
@@ -92,6 +99,31 @@ def command_app(changes: Changes) -> FastAPI:
     def backup(order: BackupOrder) -> Response:
         options = order.model_dump(exclude={"file"})
         return events(lambda progress: backup_json(changes.back_up(order.file, progress, **options)))
+
+    @app.post("/ask")
+    def ask(order: Annotated[dict[str, Any], Body()]) -> Response:
+        def answered(progress: Any) -> Any:
+            stream = changes.desk.ask(**order)
+            for piece in stream:
+                progress("answering", 0, 1, piece=piece)
+            return to_builtins(stream.answer)
+
+        return events(answered, until_left=True)
+
+    @app.post("/batch")
+    def batch(questions: Annotated[list[BatchQuestion], Body(embed=True)]) -> Response:
+        def answered(progress: Any) -> Any:
+            def keep(question: BatchQuestion, answer: Answer) -> None:
+                progress("answering", 0, len(questions), entry=batch_entry_json(question, answer))
+
+            return batch_json(changes.desk.batch(questions, partial(progress, "answering"), keep))
+
+        return events(answered, until_left=True)
+
+    @app.post("/stats")
+    def stats() -> Response:
+        always, desk = (datetime.min.replace(tzinfo=UTC), datetime.now(UTC)), changes.desk
+        return events(lambda progress: to_builtins((desk.overview(), desk.savings(*always))))
 
     return app
 
@@ -130,6 +162,9 @@ OPEN = (
 )
 
 GRACE_S = 1  # seconds for open connections when the server stops; answers have ended by then
+ACCEPTED_AT_ONCE = 16
+"""Connections accepted before other work goes on: asyncio would accept all that wait, hundreds in a flood."""
+WAITING = 2048  # connections that the system keeps until they are accepted
 HEADER = "x-request-id"
 _requests = logging.getLogger("app.web.request_log")  # the name that operators know from their logs
 _SANE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,99}")
@@ -141,7 +176,7 @@ class RequestLog:
     """The outermost layer of the server: each request gets an id, which is sent back, and a line in the log.
 
     The line has the method, the path without the query, the status and the milliseconds: no text of customers or
-    agents, and no address. Frequent requests of programs are logged at the level debug.
+    agents, and no IP address. Frequent requests of programs are logged at the level debug.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -188,10 +223,16 @@ class DeskServer(uvicorn.Server):
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=GRACE_S,
+            backlog=ACCEPTED_AT_ONCE,
             proxy_headers=False,  # only from the setting `trusted_proxies`: see `create_app`
         )
         super().__init__(config)
         self._end_answers = end_answers
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or []:
+            listener.listen(WAITING)  # asyncio has one number for both
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await asyncio.wrap_future(in_own_thread(self._end_answers))
@@ -225,10 +266,12 @@ def serve(
         try:
             first(opening.report)
             say("loading the models ...")
-            service.prepare()
+            with permanent():
+                service.prepare()
+                application = create_app(service, service.database, settings)
             if not service.library.counts().documents:
                 say("no documents yet: run warmdesk ingest FOLDER, or add some on the dashboard")
-            opening.open(create_app(service, service.database, settings))
+            opening.open(application)
             print(f"chat       {shown}/", flush=True)
             print(f"dashboard  {shown}/admin", flush=True)
             # Only now: a stored password that is not shown, because loading failed, would be lost.
@@ -257,6 +300,20 @@ def serve(
         server.run(sockets=[listener])
         if failures:
             raise failures[0]
+
+
+@contextmanager
+def permanent() -> Iterator[None]:
+    """Garbage collections do not examine what this block makes. With PyTorch's and Gradio's 700,000 objects, each full
+    one would stop all answers for 0.6 s.
+    """
+    gc.disable()
+    try:
+        yield
+        gc.collect()
+        gc.freeze()
+    finally:
+        gc.enable()
 
 
 def bind(host: str, port: int) -> socket.socket:

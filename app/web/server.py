@@ -39,14 +39,14 @@ STATIC = (
     *("desk.css", "admin.css", "documents.css", "handoff.css", "quality.css"),
     *("documents.js", "queue.js", "api.js", "events.js", "quality.js"),
 )
-"""Own files that are sent under their name."""
+"""Static files, each served under its name."""
 _MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript"}  # a machine's own table may say something else
 MAX_BODY, MAX_UPLOAD = 1 << 20, 21 << 20
 UPLOADS = ("/admin/documents/upload", "/v1/documents")  # paths whose body may be as large as a document
 
 
 def create_app(desk: Service, database: Database, settings: Settings) -> FastAPI:
-    """database: of accounts and sessions; the caller closes it. Raises DeskError."""
+    """Return the web application. database: of accounts and sessions; the caller closes it. Raises DeskError."""
     if os.environ.get("GRADIO_VIBE_MODE"):
         raise DeskError(
             "GRADIO_VIBE_MODE lets visitors run code on this machine: unset it and start again", code="vibe-mode"
@@ -102,13 +102,13 @@ def too_large(request: Request) -> Response:
 
 
 async def not_understood(request: Request, error: Exception) -> Response:
-    """The response to a value that a route does not accept. The value is not sent back."""
+    """Return the response to an invalid value, without the value."""
     words = translatable("This request cannot be understood: something in it is missing, wrong or too long.")
     return refused(request, 422, words, "invalid_value")
 
 
 def _without_database(request: Request, error: Exception) -> Response:
-    """The response of a page without the database; any other error is a programming error."""
+    """Return the response of a page while the database is unreachable. Any other error is a programming error."""
     if not isinstance(error, DeskError) or not error.is_of_database:
         raise error
     return unavailable(request, error)
@@ -143,7 +143,7 @@ def _add_api(app: FastAPI, desk: Service, settings: Settings) -> None:
 
 
 def brand_css(settings: Settings) -> str:
-    """The style of the setting `desk_colour`. In dark mode it is mixed with white, to be readable on black."""
+    """Return the CSS of the setting `desk_colour`. In dark mode it is mixed with white, to be readable on black."""
     if settings.desk_colour is None:
         return ""
     bright = f"color-mix(in srgb, {settings.desk_colour} 60%, white)"
@@ -200,8 +200,8 @@ def _mount_pages(app: FastAPI, desk: Service, limits: QuestionLimits, settings: 
 
 @contextmanager
 def _not_served_yet() -> Iterator[None]:
-    """Inside this block Gradio makes no application of a page while it is built. It makes two or three, of a hundred
-    routes each, and another one when the page is mounted: that took half of the pages' start-up time.
+    """Keep Gradio from making an application of a page while the page is built. It would make two or three, of a
+    hundred routes each, and another one when the page is mounted, which takes half of the pages' start-up time.
     """
     from gradio.routes import App
 

@@ -46,8 +46,8 @@ EDITABLE = frozenset(
         *("handoff", "office_hours", "show_agent_names"),
     }
 )
-"""Settings that the page can change. The others are changed in the file or on the command line by the operator: they
-are secrets, send data or keys elsewhere, name what is loaded or who is trusted, or could lock admins out.
+"""Settings that the page can change. The operator changes others in the file or on the command line: they are secrets,
+send data or keys elsewhere, choose what is loaded or trusted, or could lock admins out.
 """
 COSTLY = frozenset({"system_text", "passage_tokens", "neighbours", "weights", "kv_storage"})
 """Settings whose change re-encodes passages. The page shows the cost before it saves them."""
@@ -65,7 +65,7 @@ ORIGINS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingRow:
-    """A setting on the page. value: in use now. written: value in the file, if another one applies after a restart.
+    """A setting on the page. value: in use now. written: a different value in the file, which applies after a restart.
     default: empty if unset. All three are empty for a secret. origin: key of ORIGINS. choices: values of a short list.
     is_open: the page can change it. is_set: it has a value.
     """
@@ -85,7 +85,7 @@ class SettingRow:
 def setting_rows(
     settings: Settings, at_start: Settings, file: SettingsFile, environ: Mapping[str, str]
 ) -> list[SettingRow]:
-    """Return all settings but HIDDEN. at_start: what the file contained when the server started. Raises DeskError."""
+    """Return all settings but HIDDEN. at_start: content of the file when the server started. Raises DeskError."""
     written, found = file.settings(), []
     for key, field in Settings.model_fields.items():
         if key == HIDDEN:

@@ -1,6 +1,6 @@
-"""Advice: what in a prompt prevents the reuse of its tokens, and how many tokens that costs.
+"""Advice: the parts of a prompt that prevent the reuse of its tokens, and their cost in tokens.
 
-Four kinds of input: a schema, a PML prompt, one plain prompt, and many plain prompts, which show what really changes.
+Four kinds of input: a schema, a PML prompt, one plain prompt, and many plain prompts, which show the real differences.
 For plain prompts reuse means prefix caching: everything after the first difference is computed again. They are compared
 line by line, because people move lines.
 """
@@ -32,7 +32,7 @@ VOLATILE = (
 """Text that usually differs between requests. A match that never changes is a false alarm: this is advice only."""
 
 MOST_FINDINGS = 50
-"""Maximum findings in one plain prompt: the tokens after each are counted, and the first ones matter most."""
+"""Maximum findings in one plain prompt. The first ones matter most, because all tokens after a finding are lost."""
 
 LONG_TEXT = 64  # tokens of new text, or of an argument, from which a module would pay
 
@@ -51,7 +51,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """tokens: of all prompts together (of a schema: of its texts). reusable: those that need not be computed again."""
+    """Advice on prompts. tokens: number in all prompts, or in a schema's texts. reusable: number of reusable ones."""
 
     prompts: int
     tokens: int
@@ -63,7 +63,7 @@ class LineTree(dict[str, "LineTree"]):
     """A prefix tree of prompts by line."""
 
     def insert(self, prompt: Sequence[str]) -> int:
-        """Add a prompt. Returns how many of its first lines were in the tree."""
+        """Add a prompt. Returns the number of its first lines that were in the tree."""
         node, same = self, 0
         for line in prompt:
             same += line in node  # below a new line the tree is empty
@@ -72,7 +72,7 @@ class LineTree(dict[str, "LineTree"]):
 
 
 def volatile(text: str) -> Iterator[tuple[int, str]]:
-    """Return offset and description of everything in a text that probably changes, in order, without overlaps."""
+    """Return offset and description of each part of a text that probably changes, in order, without overlaps."""
     found = sorted(
         (match.start(), -match.end(), what) for what, pattern in VOLATILE for match in pattern.finditer(text)
     )
@@ -95,7 +95,7 @@ def advise_text(text: str, tokenizer: Tokenizer) -> Advice:
 
 
 def advise_prompts(prompts: Sequence[str], tokenizer: Tokenizer) -> Advice:
-    """Return advice on many plain prompts: where they first differ, and what they share after that."""
+    """Return advice on many plain prompts: their first difference, and the lines that they share after it."""
     lines = [prompt.splitlines(keepends=True) for prompt in prompts]
     costs: dict[str, int] = {line: count(line, tokenizer) for line in {line for prompt in lines for line in prompt}}
     shared = Counter(line for prompt in lines for line in set(prompt))
@@ -118,7 +118,7 @@ def advise_prompts(prompts: Sequence[str], tokenizer: Tokenizer) -> Advice:
 
 
 def advise_schema(layout: Layout) -> Advice:
-    """Return advice on a schema: what every request computes, and which change costs a module again."""
+    """Return advice on a schema: text that every request computes, and text whose change re-encodes a module."""
     findings: list[Finding] = []
     total = reusable = 0
     for owner in layout.owners():
@@ -148,7 +148,7 @@ def own_texts(owner: Schema | Module) -> Iterator[str]:
 
 
 def is_on_both_sides(owner: Schema | Module) -> bool:
-    """Return whether an owner has text of its own before and after nested modules; a template's does not count."""
+    """Return whether an owner has text of its own before and after nested modules. A template's text does not count."""
     children = [child for child in open_turns(owner.children) if isinstance(child, Text | Module | Union)]
     is_text = [*([True] if owner.file is not None else []), *(isinstance(child, Text) for child in children)]
     return [kind for kind, _ in groupby(is_text)].count(True) > 1

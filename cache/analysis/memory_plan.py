@@ -42,7 +42,7 @@ class CountingModel:
         """Nothing is computed."""
 
     def release(self, arena: Arena) -> None:
-        """As `prepare`."""
+        """Nothing is held."""
 
     def forward(
         self,
@@ -52,14 +52,12 @@ class CountingModel:
         give_up: Callable[[], bool] = never,
         scored: Sequence[ScoredChunk] = (),
     ) -> Tensor:
-        """Return zeros `[len(outputs), 1]`: token 0 is most likely. Nothing is scored: the first rows are as good as
-        any.
-        """
+        """Return zeros `[len(outputs), 1]`: token 0 is most likely. Nothing is scored, because any rows will do."""
         return torch.zeros(len(outputs), 1)
 
 
 def count_tokens(requests: Sequence[Request], info: ModelInfo, tokenizer: ChatTokenizer, memory: int) -> list[Usage]:
-    """Return the usage of each request when they are answered one after another from a cold start. memory: bytes of the
+    """Return the usage of each request, if they are answered one after another from a cold start. memory: bytes of the
     model's KV pool. Raises CacheError as the engine does.
     """
     slots = max(1, memory // info.kv.bytes_per_token)
@@ -102,7 +100,7 @@ class TracedModule:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Uses of modules, the number found in memory, and the tokens of the others."""
+    """The number of uses of modules, of those found in memory, and of the tokens of the missing ones."""
 
     uses: int
     found: int
@@ -110,8 +108,8 @@ class Replayed:
 
 
 def replay(prompts: Iterable[Sequence[TracedModule]], slots: int) -> Replayed:
-    """Use the modules of each prompt, one prompt after another. slots: tokens that the memory holds. A module that does
-    not fit next to the others of its prompt is missing and not stored.
+    """Look up the modules of each prompt, one prompt after another. slots: size of the memory in tokens. A module that
+    does not fit next to the others of its prompt is missing and not stored.
     """
     store = Store(Arena(NO_KV, slots, torch.device("cpu")), "replay")
     segments: dict[str, Segment] = {}

@@ -4,8 +4,8 @@
 first. Then the query rows of all items are gathered and rotated at once, each item is one kernel call over its extent
 in place, and each row's partial results are merged by log-sum-exp. No key or value is copied.
 
-Shape letters: T packed rows of the pass, R rows over all items (a row counts once per item it is in), P the most items
-any row is in, H key/value heads, G query heads per key/value head, D head size.
+Shape letters: T packed rows of the pass, R rows over all items (a row counts once per item it is in), P the maximum
+number of items that a row is in, H key/value heads, G query heads per key/value head, D head size.
 """
 
 from collections.abc import Callable, Sequence
@@ -132,7 +132,7 @@ class Pass:
         return torch.tensor([r.offset for item in self.items for r in item.ranges for _ in range(r.first, r.last)])
 
     def _framed_positions(self) -> Tensor:
-        """Return the ids of item rows as their extents were encoded, int64 `[R]`."""
+        """Return the position ids of item rows in the frame of their encoded extents, int64 `[R]`."""
         return self.positions[self.rows] - self._offsets.to(self.positions.device)
 
     def _calls(self, window: int | None) -> list[KernelCall]:
@@ -258,6 +258,6 @@ def attention_function(
     softcap: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """The attention that transformers calls instead of its own. The model's forward passes on `plan`."""
+    """Attention for transformers instead of its own. The model's forward passes `plan` on."""
     scale = q.shape[-1] ** -0.5 if scaling is None else scaling
     return plan.attend(module.layer_idx, q, k, v, scale, sliding_window, softcap), None

@@ -5,8 +5,8 @@ Each extent that a chunk of new rows sees becomes an item; one that several sequ
 keys are read once per batch. A row's partial results are merged by log-sum-exp, which is exact. For code outside
 Python, items also become flat tables: runs of slots, and the rows that read them.
 
-The score of a key is its attention weight, averaged over the heads, its norm over the rows, averaged over some layers
-(InfoFlow KV, ICML 2026). Rows may come in several passes; each adds its squares.
+The score of a key is computed from its attention weights: the mean over heads, the norm over rows, the mean over some
+layers (InfoFlow KV, ICML 2026). Rows may be split over several passes; each adds its squares.
 """
 
 from array import array
@@ -67,7 +67,7 @@ class Chunk:
 @dataclass(frozen=True, slots=True)
 class RowRange:
     """Packed query rows `first` .. `last`-1 of the pass, whose queries are rotated back by `offset` positions.
-    visible_ranges: as of a `KVView`, in packed rows.
+    visible_ranges: as in `KVView`, but in packed rows.
     """
 
     first: int

@@ -1,4 +1,4 @@
-"""Kernels: attention of query rows over one extent, with its log-sum-exp; and their calls for items.
+"""Kernels: attention of query rows over one extent, with its log-sum-exp. Also plans their calls for items.
 
 Both kernels are exact. `flash_cpu` is PyTorch's CPU flash attention. `matmul` is the reference; it runs on other
 devices and for scores with a soft cap. Keys hidden from a row, and effects of the distance between position ids (ALiBi

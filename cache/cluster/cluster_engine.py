@@ -28,8 +28,9 @@ from cache.engine.engine import SHUT_DOWN
 from cache.engine.request import Completion, Generation, Request
 from cache.engine.restarts import RESTARTED
 from cache.errors import CacheError, EngineBusy, EngineFull, EngineStopped
+from cache.memory.disk import TierContents
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
-from cache.memory.store import ModuleCheck, PrefixUse, TierContents
+from cache.memory.store import ModuleCheck, PrefixUse
 from cache.model.loading import first_line
 from cache.prompt.plan import Segment
 from cache.serving import messages
@@ -41,7 +42,7 @@ MOST_LOSSES = 5  # maximum number of replicas lost with one request
 ENCODES_AT_ONCE = 16  # concurrent encodings. Others wait here, so that questions do not wait for them
 BEGUN_S, STATE_S = 60.0, 5.0  # seconds that a replica may take to describe itself, and to report its state
 WATCH_S = 2.0
-"""Seconds between checks for replicas that are new or reachable again: they must learn what to keep and forget."""
+"""Seconds between checks for replicas that are new or reachable again. They need the current pins and deletions."""
 SHARED_TIER = "disk"  # the tier that all engines share
 DOWN = messages.State()
 NO_REPLICA = "no engine of the cluster can be reached"
@@ -49,7 +50,7 @@ log = logging.getLogger(__name__)
 
 
 class Replies(NamedTuple):
-    """Results from replicas. is_all: whether no other replica may still run that could not be reached."""
+    """Results from replicas. is_all: every replica that may still run has answered."""
 
     parts: list[bytes]
     is_all: bool
@@ -88,7 +89,7 @@ class ClusterEngine(EngineElsewhere):
         return self._run(self._encode_all(tuple(segments), tenant))
 
     def prefetch(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Told:
-        """Prefetch all modules where a request for them would go."""
+        """Prefetch all modules in the replica to which a request for them would go."""
         check_tenant(tenant)
         name, message = uuid4().hex, encoded(messages.Foresee.of(0, segments, tenant))
         routing = routing_of_segments(segments, (self.key(one, tenant) for one in segments))
@@ -200,7 +201,7 @@ class ClusterEngine(EngineElsewhere):
         return value_of(self._asked(lambda: call().result()), result_of(method))
 
     def _broadcast(self, method: str, *given: object, timeout_s: float | None = None) -> Replies:
-        """Return the results of all replicas; ended ones give none. Raises CacheError."""
+        """Return the results of all replicas that have not ended. Raises CacheError."""
 
         def ask() -> list[Any]:
             return cast(
@@ -234,9 +235,7 @@ class ClusterEngine(EngineElsewhere):
         self._broadcast("keep", number, kept)
 
     def _tell_forgotten(self) -> frozenset[str]:
-        """Delete in every replica what some replica still has to delete. Returns the number found. Raises
-        CacheError.
-        """
+        """Apply all pending deletions in every replica. Returns the number of modules found. Raises CacheError."""
         number = self._forgotten + 1
         try:
             said = self._broadcast("forget", self._told, number, encoded(self._untold))
@@ -251,7 +250,7 @@ class ClusterEngine(EngineElsewhere):
         return found
 
     def _tell_those_behind(self) -> None:
-        """Delete where the deletion was missed. Raises CacheError."""
+        """Apply the deletions in replicas that missed some. Raises CacheError."""
         with self._forgetting:
             said = self._broadcast("catch_up", self._told, self._forgotten, encoded(self._untold))
             for one in said.parts:
@@ -260,7 +259,7 @@ class ClusterEngine(EngineElsewhere):
                 self._tell_forgotten()  # modules that an ended engine left in the shared files
 
     def _look(self) -> None:
-        """Tell engines what they do not know yet. An unreachable one is asked nothing else. Raises CacheError,
+        """Send missing pins and deletions to engines. An unreachable one gets no other call. Raises CacheError,
         TimeoutError.
         """
         said = self._broadcast("state", timeout_s=STATE_S)
@@ -365,7 +364,7 @@ class ClusterEngine(EngineElsewhere):
             try:
                 await self._loop.run_in_executor(None, self._look)
             except (CacheError, TimeoutError) as error:
-                log.info("the engines could not be asked: %s", first_line(error))
+                log.info("the engines could not be reached: %s", first_line(error))
 
 
 async def cancel_all() -> None:
@@ -403,9 +402,7 @@ def begun_of(handle: DeploymentHandle[Any]) -> messages.Begun:
 
 
 def combine_contents(parts: Sequence[TierContents]) -> TierContents:
-    """Add up device and host memory, and count the shared tier once. A module in several memories is listed for
-    each.
-    """
+    """Add up device and host memory, and count the shared tier once. List a module once for each memory that has it."""
     return TierContents(
         modules=tuple(
             held for number, part in enumerate(parts) for held in part.modules if number == 0 or held[0] != SHARED_TIER
@@ -420,7 +417,7 @@ def combine_contents(parts: Sequence[TierContents]) -> TierContents:
 
 
 def combine_states(states: Sequence[messages.State]) -> messages.State:
-    """Combine states, at least one: running if one engine is, idle if all are, with the mean cost of a token."""
+    """Combine one or more states: running if any engine is, idle if all are, with the mean cost of a token."""
     return messages.State(
         is_running=any(state.is_running for state in states),
         hangs=all(state.hangs for state in states),
@@ -434,7 +431,7 @@ def combine_states(states: Sequence[messages.State]) -> messages.State:
 
 
 def _sum(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Add up by tier. The shared tier is that of the first engine."""
+    """Return sums by tier. The shared tier is counted once, from the first engine."""
     total: Counter[str] = Counter()
     for part in parts:
         total.update({tier: value for tier, value in part.items() if tier != SHARED_TIER or tier not in total})

@@ -1,10 +1,9 @@
-"""Engines in a Ray cluster: connecting to the cluster or starting one on this machine, deploying the engines, and
-ending them.
+"""Engines in a Ray cluster: connect to the cluster or start one on this machine, deploy the engines, and end them.
 
 A local cluster listens on 127.0.0.1, requires a random token (Serve opens each replica's port on all addresses), and
 ends with the thread that started it. Its sockets and logs are in a locked session folder. A killed server leaves the
-folder, and for a minute two processes, one of which has a port that the next cluster needs: that one ends them. Out of
-scope: requests to engines (`cluster_engine`).
+folder, and for a minute two processes, one of which has a port that the next cluster needs. The next cluster ends both.
+Out of scope: requests to engines (`cluster_engine`).
 """
 
 import ctypes
@@ -104,14 +103,14 @@ def check_room(engines: int, needs: Needs) -> None:
 
 
 def what_is_awaited(running: int, engines: int, needs: Needs, name: str) -> str:
-    """Return why not all engines run yet, in one line. name: part of the names of their actors."""
+    """Return in one line why some engines do not run yet. name: part of the names of their actors."""
     has_room = [
         one["Pid"] or one["State"] != "PENDING_CREATION" for one in actors().values() if name in str(one["Name"])
     ]
     free = _nearest(needs)
     begun = f"{running} of {engines} engines run"
     if all(has_room) or all(free.get(kind, 0) >= each for kind, each in needs.items()):
-        return f"{begun}: the others are starting"
+        return f"{begun}: the other engines are starting"
     wanted, there = _amounts(needs, needs), _amounts(needs, free)
     return f"{begun}: an engine needs {wanted}, and the machine with the most free resources has {there}"
 
@@ -136,7 +135,7 @@ COMMON = {"log_to_driver": False, "logging_level": logging.ERROR}
 
 
 def begin_local(cpus: int | None, folder: Path) -> None:
-    """Start a cluster on this machine. cpus: None: all. folder: for sockets and logs."""
+    """Start a cluster on this machine. cpus: number, or None for all. folder: for sockets and logs."""
     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # required by every call; not in a file
     os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"  # for all new processes: listen on 127.0.0.1
     ray_constants.ENABLE_RAY_CLUSTER = False  # the same, if Ray was imported before
@@ -210,7 +209,7 @@ def signals_kept() -> Iterator[None]:
 APPLICATION, DEPLOYMENT = "warmdesk", "engines"
 BEGIN_S, LOOK_S = 600.0, 0.2  # seconds that engines may take to start, and between checks
 TELL_AFTER_S, TELL_S = 15.0, 5.0
-"""Seconds before the first message about what they wait for, and between checks for changes."""
+"""Seconds before the first message about waiting engines, and between checks for changes."""
 HAS_FAILED = "failed to start"
 """Text in Serve's message about a replica that raised an error or was killed at its start."""
 log = logging.getLogger(__name__)
@@ -218,8 +217,8 @@ log = logging.getLogger(__name__)
 
 class ClusterOptions(Struct, frozen=True, kw_only=True):
     """Options of a cluster. address: the head as HOST:PORT, or LOCAL. engines: their number. most: maximum number;
-    Serve starts more while each has more than `ongoing` requests. waiting: requests that wait in this process; one more
-    is refused. report_s: seconds between two reports of an engine's modules. cpus: of a local cluster; None: all.
+    Serve starts more while each has more than `ongoing` requests. waiting: maximum requests that wait in this process;
+    more are refused. report_s: seconds between two reports of an engine's modules. cpus: of a local cluster; None: all.
     """
 
     address: str = LOCAL
@@ -234,8 +233,8 @@ class ClusterOptions(Struct, frozen=True, kw_only=True):
 def start_cluster_engine(
     spec: EngineSpec, options: ClusterOptions, tell: Callable[[str], None] = lambda awaited: None
 ) -> ClusterEngine:
-    """Start the engines, and return them when all run. tell: called with what they wait for when it changes. Closing
-    ends them. Raises CacheError.
+    """Start the engines, and return them when all run. tell: called with each new reason for waiting. Closing ends the
+    engines. Raises CacheError.
     """
     # The system ends the processes of a local cluster with the thread that started them, so this thread stays.
     thread = ThreadPoolExecutor(1, "ray")
@@ -307,7 +306,7 @@ def deploy(spec: EngineSpec, options: ClusterOptions, tell: Callable[[str], None
 
 
 def wait_until_running(engines: int, needs: Needs, tell: Callable[[str], None]) -> None:
-    """Wait until all engines run. tell: called with what they wait for when it changes, and with "" at the end. Raises
+    """Wait until all engines run. tell: called with each new reason for waiting, and with "" at the end. Raises
     CacheError as soon as one failed to start.
     """
     begun = time.monotonic()

@@ -23,7 +23,7 @@ from cache.serving.interface import Cancellable
 from cache.serving.messages import CallName, EngineSpec, arguments_of, decoded, encoded
 
 KEY_CHARS = 16
-"""Characters of a module's key for routing. Two modules with the same characters only cost one more computation."""
+"""Characters of a module's key for routing. A collision only costs one more computation."""
 
 
 class Part(Struct, tag=True, frozen=True):
@@ -34,7 +34,7 @@ class Part(Struct, tag=True, frozen=True):
 
 
 class Behind(Struct, tag=True, frozen=True):
-    """Nothing was computed: the replica has missed a deletion."""
+    """A refusal: the replica has missed a deletion, so it computed nothing."""
 
 
 FromReplica = Part | Behind | messages.Ended | messages.Failed
@@ -79,7 +79,7 @@ MOST_REPORTED = 5000  # maximum number of modules in one report: the newest
 
 
 class StreamedGeneration(Generation):
-    """An answer whose parts go to an event loop as they come. sent: how many tokens another replica has sent."""
+    """An answer streamed to an event loop. sent: number of tokens that another replica has already sent."""
 
     def __init__(self, sent: int) -> None:
         super().__init__()
@@ -179,7 +179,7 @@ class EngineReplica:
         return await self._run(lambda: self._forget(told, number, keys))
 
     async def catch_up(self, told: int, number: int, keys: bytes) -> bytes:
-        """Do as `forget` if a deletion was missed; else nothing."""
+        """Call `forget` if a deletion was missed; else do nothing."""
 
         def catch_up() -> frozenset[str]:
             if self._forgotten is not None and self._forgotten >= number:
@@ -210,7 +210,7 @@ class EngineReplica:
             self._engine.close()
 
     def _is_behind(self, routing: Routing) -> bool:
-        """Return whether it has missed a deletion. Before the first call its memory was empty."""
+        """Return whether this replica has missed a deletion. Before the first call its memory was empty."""
         number = routing.get("forgotten", 0)
         if self._forgotten is None:
             self._forgotten = number

@@ -1,8 +1,8 @@
-"""Choosing the next tokens of all answers of a pass together, on the device, with one copy back.
+"""Choose the next tokens of all answers of a forward pass together, on the device, with one copy to the host.
 
-Tokens are sampled by the inverse of the cumulative distribution, with one random number per request, so the rest of the
-batch changes nothing. If only some tokens are allowed, these are a small vocabulary of their own. Out of scope: which
-tokens are allowed (`constraints`).
+Tokens are sampled by the inverse of the cumulative distribution, with one random number per request, so other requests
+of the batch have no influence. If only some tokens are allowed, they form a small vocabulary of their own. Out of
+scope: which tokens are allowed (`constraints`).
 
 Shape letters: N answers, V tokens of the vocabulary, K most likely of them.
 """
@@ -16,8 +16,8 @@ from torch import Tensor
 from cache.decoding.sampling import Sampler, Sampling
 
 FEW_TOKENS = (256, 4096)
-"""Numbers of tokens that mostly, and nearly always, hold the sampled share. Sorting a whole vocabulary takes as long as
-a pass of a small model, so the first few are tried first.
+"""Numbers of top tokens that usually, and nearly always, contain the sampled share. Sorting a whole vocabulary takes as
+long as a forward pass of a small model, so the top few are tried first.
 """
 
 UNSURE = -1  # instead of a token: the choice depends on more of the most likely tokens
@@ -61,8 +61,8 @@ def choose_tokens(
 
 
 def find_tokens(logits: Tensor, draws: Sequence[Draw], most: int) -> tuple[list[Draw], Tensor]:
-    """Return the draws in another order, and each one's token or UNSURE, int64 `[N]` on the device. Reads no value of
-    it. most: number of most likely tokens to consider, if not known before.
+    """Return the draws in another order, and the token of each draw or UNSURE, int64 `[N]` on the device, without
+    waiting for the values. most: number of top tokens to consider, if not known before.
     """
     ordered: list[Draw] = []
     found: list[Tensor] = []
@@ -123,15 +123,15 @@ def pick_likeliest(scores: Tensor, draws: Sequence[Draw], most: int) -> Tensor:
 
 
 def sample_all(scores: Tensor, draws: Sequence[Draw], most: int) -> Tensor:
-    """Return an index into each row `[N, V]`, sampled from all."""
+    """Return an index into each row `[N, V]`, sampled from the whole row."""
     numbers, temperatures = columns([(d.number, d.sampling.temperature) for d in draws], scores.device)
     sums = (scores.double() / temperatures).softmax(-1).cumsum(-1)
     return place_in(sums, numbers).squeeze(1)
 
 
 def sample_likeliest(scores: Tensor, draws: Sequence[Draw], most: int) -> Tensor:
-    """Return an index into each row `[N, V]`, sampled from the `top_k` most likely, and of these from the fewest that
-    make up `top_p`; UNSURE if these may be more than `most`.
+    """Return an index into each row `[N, V]`, sampled from the `top_k` most likely, limited to the fewest that make up
+    `top_p`; UNSURE if these may be more than `most`.
     """
     size = scores.shape[1]
     limits = [min(draw.sampling.top_k or size, size) for draw in draws]
@@ -155,12 +155,12 @@ def sample_likeliest(scores: Tensor, draws: Sequence[Draw], most: int) -> Tensor
 
 
 def place_in(sums: Tensor, numbers: Tensor) -> Tensor:
-    """Return where numbers `[N, 1]`, at least 0 and less than 1, fall in cumulative weights `[N, K]`: `[N, 1]`."""
+    """Return the index `[N, 1]` of each number `[N, 1]`, from 0 to below 1, in cumulative weights `[N, K]`."""
     return (sums <= numbers * sums[:, -1:]).sum(-1, keepdim=True).clamp(max=sums.shape[1] - 1)
 
 
 def columns(values: Sequence[tuple[float, ...]], device: torch.device) -> tuple[Tensor, ...]:
-    """Return the numbers of each answer, float64 `[N, 1]` each."""
+    """Return each tuple of values as one tensor, float64 `[N, 1]`."""
     table = torch.tensor(values, dtype=torch.float64).to(device, non_blocking=True)
     return tuple(table[:, i : i + 1] for i in range(table.shape[1]))
 

@@ -14,7 +14,7 @@ from functools import cached_property
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One text of an answer. behind: its tokens after another choice, with the separator; None: the same tokens. prior:
+    """One allowed text. behind: its tokens after another choice, with the separator; None: the same tokens. prior:
     log-weight, not normalised. Raises ValueError.
     """
 
@@ -26,7 +26,7 @@ class Choice:
         if not self.tokens or self.behind == ():
             raise ValueError("a choice has no tokens")
         if not math.isfinite(self.prior):
-            raise ValueError(f"prior is {self.prior}: a finite number")
+            raise ValueError(f"prior is {self.prior}: it must be a finite number")
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class TrieNode:
     ends: int | None = None
 
     def insert(self, tokens: tuple[int, ...], number: int) -> None:
-        """Add a choice. Raises ValueError if its tokens are another's."""
+        """Add a choice. Raises ValueError if another choice has the same tokens."""
         node = self
         node.below.add(number)
         for token in tokens:
@@ -51,7 +51,7 @@ class TrieNode:
 
 @dataclass(frozen=True, slots=True)
 class Parse:
-    """One reading of an answer so far: numbers of its choices, in order, and the position in the next one."""
+    """One parse of an answer so far: numbers of its choices, in order, and the position in the next one."""
 
     said: tuple[int, ...]
     node: TrieNode
@@ -59,9 +59,9 @@ class Parse:
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """The allowed texts of an answer. stop: the token that ends it. most: choices in one answer. enough: log-weight of
-    ending where another choice could follow; None: that of the best choice so far. The state of an answer is derived
-    from its tokens every time. Raises ValueError.
+    """The allowed texts of an answer. stop: the token that ends it. most: maximum choices in one answer. enough:
+    log-weight of ending before a possible next choice; None: the weight of the best choice so far. The state of an
+    answer is derived from its tokens every time. Raises ValueError.
     """
 
     choices: tuple[Choice, ...]
@@ -73,7 +73,7 @@ class Choices:
         if not self.choices:
             raise ValueError("there are no choices: an answer needs one")
         if self.most < 1:
-            raise ValueError(f"most is {self.most}: at least 1")
+            raise ValueError(f"most is {self.most}: it must be at least 1")
         for number, choice in enumerate(self.choices):
             if self.stop in choice.tokens or self.stop in (choice.behind or ()):
                 raise ValueError(f"choice {number} holds the stop token {self.stop}")
@@ -94,10 +94,10 @@ class Choices:
         return sum(lengths[: self.most]) + 1
 
     def allowed(self, answer: Sequence[int]) -> dict[int, float]:
-        """Return every token that may come next, with the log-weight to add to its logit. Choices are drawn by their
-        priors until one is drawn a second time, or `most` are drawn. A token's weight is that of its best continuation
-        (a sum would favour words that many choices begin with), minus the highest of these weights. After tokens that
-        begin no answer only the stop token is allowed.
+        """Return every token that may come next, with the log-weight to add to its logit. Choices are sampled by their
+        priors until one repeats, or `most` are sampled. A token's weight is the weight of its best continuation (a sum
+        would favour words with which many choices begin), minus the highest of these weights. After an invalid answer
+        only the stop token is allowed.
         """
         return self._weights(self._parses(answer))
 
@@ -122,8 +122,8 @@ class Choices:
         return {token: weight - best for token, weight in weights.items()}
 
     def _parses(self, answer: Sequence[int]) -> list[Parse]:
-        """Return all readings of an answer: several if a choice is the beginning of another one, or of two joined. A
-        reading may contain a choice twice; it has no continuation.
+        """Return all parses of an answer: several if a choice is a prefix of another one, or of two joined. A parse
+        that contains a choice twice has no continuation.
         """
         parses = [Parse((), self._tries[0])]
         for token in answer:
@@ -135,7 +135,7 @@ class Choices:
         return longer + [Parse(said, self._tries[1]) for said in self._ended(longer) if not self._is_last(said)]
 
     def _continuations(self, parse: Parse) -> Iterator[tuple[int, float]]:
-        """Return next tokens with the best joint log-weight of the choices that each leads to."""
+        """Return next tokens, each with the best joint log-weight of its continuations."""
         for token, child in parse.node.children.items():
             if possible := child.below.difference(parse.said):
                 yield token, self._drawn(parse.said) + self._mass(possible)

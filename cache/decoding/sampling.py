@@ -14,9 +14,9 @@ from cache.prompt.tokenizer import ChatTokenizer
 class Sampling:
     """Settings of an answer. temperature: 0 is greedy. top_k: 0 is no limit. top_p: 1 is no limit. seed: makes a
     sampled answer repeatable. repetition_penalty: makes tokens of the answer so far less likely (Keskar et al., 2019),
-    not those of the prompt, because answers should quote it. stop: strings that end it. choices: its allowed texts;
-    then nothing is penalised. opening: (token, bias): for a model that begins its refusals with that token. ends_loops:
-    see `loop_length`. Raises ValueError.
+    not those of the prompt, because answers should quote it. stop: strings that end it. choices: its allowed texts,
+    without a penalty. opening: (token, bias) for the first token of a model's refusals. ends_loops: see `loop_length`.
+    Raises ValueError.
     """
 
     max_tokens: int = 256
@@ -40,21 +40,21 @@ class Sampling:
             ("seed", self.seed is None or 0 <= self.seed < 2**63, "from 0 to 2**63 - 1"),
         ):
             if not is_in_range:
-                raise ValueError(f"{name} is {getattr(self, name)}: {allowed}")
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be {allowed}")
         if any(not stop for stop in self.stop):
             raise ValueError("an empty stop string would end every answer at once")
 
 
 def loop_length(tokens: Sequence[int]) -> int:
-    """Return the number of tokens, 12 to 80, that the end repeats three times in a row, or 0."""
+    """Return the length of a sequence of 12 to 80 tokens that the end repeats three times, or 0."""
     lengths = range(12, min(80, len(tokens) // 3) + 1)
     possible = (n for n in lengths if tokens[-1 - n] == tokens[-1])  # most are ruled out by one token
     return next((n for n in possible if tokens[-2 * n :] == tokens[-3 * n : -n]), 0)
 
 
 class Sampler:
-    """The sampling state of one request, with random numbers of its own: other requests of a batch change nothing.
-    num_drawn: random numbers drawn so far.
+    """The sampling state of one request, with its own random numbers, so that other requests of a batch have no
+    influence. num_drawn: random numbers drawn so far.
     """
 
     def __init__(self, sampling: Sampling) -> None:
@@ -71,7 +71,7 @@ class Sampler:
         return self._last
 
     def draw_again(self) -> None:
-        """Return the last number again next time, because its use has failed."""
+        """Return the last random number again next time, because using it failed."""
         self._repeats = True
 
     def skip(self, count: int) -> None:
@@ -79,7 +79,7 @@ class Sampler:
             self._random.random()
 
     def allowed(self, answer: Sequence[int]) -> Mapping[int, float] | None:
-        """Return the tokens that may come next, with what is added to their logits; None if all may."""
+        """Return the allowed next tokens with their logit biases; None if all are allowed."""
         return None if self.sampling.choices is None else self.sampling.choices.allowed(answer)
 
     def forced(self, answer: Sequence[int]) -> Iterator[int]:
@@ -88,9 +88,8 @@ class Sampler:
 
 
 class TextStream:
-    """Text of a growing list of tokens, delivered once and never taken back. Half a character, or a possible stop
-    string, is held. An update decodes the last few tokens only: a token's text depends on the end of the text before
-    it.
+    """Text of a growing list of tokens. Delivered text never changes, so half a character or a possible stop string is
+    held back. An update decodes the last few tokens only: a token's text depends on the end of the text before it.
     """
 
     def __init__(self, tokenizer: ChatTokenizer, stop: tuple[str, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Device memory of an engine: the size of its KV pool, the size of its passes, and their times.
+"""Device memory of an engine: the size of its KV pool, and the size and times of its forward passes.
 
 The pool has the configured bytes, or "auto": on a GPU the free memory after the weights, minus a reserve and the need
 of the largest passes, which are run on made-up tokens; on a CPU a share of the free main memory. If memory runs out in
@@ -32,9 +32,7 @@ from cache.model.language_model import Model, ModelInfo
 
 T = TypeVar("T")
 PATIENCE = 64
-"""Number of full passes that must succeed before the limit rises by a quarter: a limit that is too high costs a failed
-pass.
-"""
+"""Number of full passes that must succeed before the limit rises by a quarter. Too high a limit costs a failed pass."""
 log = logging.getLogger(__name__)
 
 
@@ -81,15 +79,15 @@ class RowLimit:
         return None
 
     def note_shortage(self, rows: int, reason: str) -> None:
-        """Release PyTorch's cached memory after a shortage, and halve the limit. Call it after the error is gone, which
-        holds the frames of the pass and all their memory.
+        """Release PyTorch's cached memory after a shortage, and halve the limit. Call it after the exception is
+        released, because its frames hold the memory of the pass.
         """
         self.num_shortages += 1
         if self._device.type == "cuda":
             gc.collect()  # frames of the pass may refer to each other
             torch.cuda.empty_cache()
         self.most, self._num_well = max(1, min(self.most, rows) // 2), 0
-        log.warning("device memory ran out in a pass of %d tokens, the next pass has %d: %s", rows, self.most, reason)
+        log.warning("device memory ran out in a pass of %d tokens; the next one has %d: %s", rows, self.most, reason)
 
     def _note_well(self, rows: int) -> None:
         self._num_well += rows >= self.most
@@ -98,7 +96,7 @@ class RowLimit:
 
 
 MODULES, MODULE_ROWS = 8, 256
-"""Modules that each row of a trial pass reads, and their tokens: system text, passages and parts of a conversation."""
+"""Number of modules that each row of a trial pass reads, and their tokens: system text, passages, earlier turns."""
 SCORED_ROWS = 256  # rows of a long question
 
 
@@ -125,7 +123,7 @@ def run_largest_passes(model: Model, arena: Arena, rows: int, answers: int) -> N
 
 
 def trial_chunks(info: ModelInfo, rows: int) -> list[Chunk]:
-    """Return `rows` rows after the same modules, as few sequences as the model's positions allow."""
+    """Return `rows` rows after the same modules, in as few sequences as the model's positions allow."""
     offset = 1 if info.is_position_independent else 0
     views = [KVView(Extent(number * MODULE_ROWS, MODULE_ROWS), offset) for number in range(MODULES)]
     chunks = []
@@ -158,7 +156,7 @@ class PassTimer:
         return x.cpu()
 
     def finished(self) -> float:
-        """Return when the device finished what the host has read of the latest pass."""
+        """Return the time when the device finished the values that the host has read from the latest pass."""
         return time.perf_counter()
 
     def costs(self) -> list[tuple[float, int]]:
@@ -235,16 +233,16 @@ def note_costs(timer: PassTimer, cost: Cost) -> None:
 ArenaSize = int | Literal["auto"]  # bytes, or "auto": as much as fits
 GIB = 1 << 30
 SPARE, LEAST_SPARE = 0.05, GIB // 2
-"""Share of a GPU's memory that stays free, and its minimum: for losses between the allocator's blocks, for kernels and
-graphs that are loaded later, and for a recomputed request with KV memory of its own.
+"""Share of a GPU's memory that stays free, and its minimum: for fragmentation, for kernels and graphs that are loaded
+later, and for a recomputed request with its own KV memory.
 """
 HOST_SHARE, HOST_MOST = 0.25, GIB
-"""Share of the free main memory for "auto" on a CPU, and its maximum: a CPU reads the disk nearly as fast."""
+"""Share of the free main memory for "auto" on a CPU, and its maximum. The disk is nearly as fast."""
 log.setLevel(logging.INFO)  # one line per start, for operators
 
 
 class Gauge:
-    """Measures the memory of a device: here, main memory."""
+    """Measures memory of a device. This class measures main memory."""
 
     def free(self) -> tuple[int, int]:
         memory = psutil.virtual_memory()
@@ -304,13 +302,13 @@ def room_on_gpu(model: Model, answers: int, row_limit: RowLimit, gauge: Gauge) -
     free, total = gauge.free()
     spare = max(LEAST_SPARE, int(SPARE * total))
     room = free - peak - spare
-    told = f"{gib(free)} of {gib(total)} are free after the weights, passes need {gib(peak)}, {gib(spare)} are spared"
+    told = f"{gib(free)} of {gib(total)} are free after the weights, passes need {gib(peak)}, {gib(spare)} stay free"
     if room < model.info.kv.bytes_per_token:
         raise CapacityError(
-            f"{model.device} has no room for keys and values ({told}): use a smaller model, or stop what else runs "
-            "on the device"
+            f"{model.device} has no room for keys and values ({told}): use a smaller model, or stop other "
+            "programs on the device"
         )
-    log.info("memory of %s: %s; %s are for keys and values", model.device, told, gib(room))
+    log.info("memory of %s: %s; %s are used for keys and values", model.device, told, gib(room))
     return room
 
 
@@ -322,7 +320,7 @@ def peak_of_passes(model: Model, answers: int, row_limit: RowLimit, gauge: Gauge
 def room_on_host(gauge: Gauge) -> int:
     free, total = gauge.free()
     room = min(HOST_MOST, int(HOST_SHARE * free))
-    log.info("main memory: %s of %s are free; %s are for keys and values", gib(free), gib(total), gib(room))
+    log.info("main memory: %s of %s are free; %s are used for keys and values", gib(free), gib(total), gib(room))
     return room
 
 

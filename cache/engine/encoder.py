@@ -1,8 +1,8 @@
-"""Encoding of missing modules, for requests and ahead of use.
+"""Encoding of missing modules, for requests or in advance.
 
-A module is encoded after its conditioning prefix and left context only, as a sequence in the common passes, once for
-all requests that need it. A prefetch brings modules that a request may need soon to device memory while no request
-runs. Between two steps it holds no memory. Out of scope: running passes (`engine_core`), guessing.
+A module is encoded after its conditioning prefix and left context only, as a sequence in the shared forward passes,
+once for all requests that need it. A prefetch brings modules that a request may need soon to device memory while no
+request runs. Between two steps it holds no memory. Out of scope: running passes (`engine_core`), predicting modules.
 """
 
 import logging
@@ -46,8 +46,8 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Result of encoding ahead of use. computed: number of modules that had to be computed, and were. failed: errors of
-    the failed ones; the others are available.
+    """Result of encoding in advance. computed: number of computed modules. failed: errors of failed modules. All other
+    modules are available.
     """
 
     computed: int
@@ -60,9 +60,7 @@ class Encoded:
 
 @dataclass(slots=True, eq=False)
 class EncodeJob:
-    """Modules to encode ahead of use. started: those that had to be computed, by key. into_memory: also load those on
-    disk.
-    """
+    """Modules to encode in advance. started: computed modules by key. into_memory: also load modules from disk."""
 
     segments: deque[tuple[Segment, str]]
     done: Future[Encoded]
@@ -71,11 +69,11 @@ class EncodeJob:
     failed: dict[Segment, CacheError] = field(default_factory=dict)
 
     def wants(self, key: str, store: Store) -> bool:
-        """Return whether it started a module, or needs it next, itself or as a conditioning prefix."""
+        """Return whether this job started a module, or needs it next, directly or as a conditioning prefix."""
         return key in self.started or self.needs_next(key, store)
 
     def needs_next(self, key: str, store: Store) -> bool:
-        """Return whether a module is its next one, or a conditioning prefix of that."""
+        """Return whether a module is the job's next one, or a conditioning prefix of it."""
         return any(key in keys_of(segment, tenant, store) for segment, tenant in [*self.segments][:1])
 
     def has_next(self, key: str, store: Store) -> bool:
@@ -109,8 +107,8 @@ class Encoder:
         self.running: dict[str, Encoding] = {}
 
     def find(self, segment: Segment, tenant: str, askers: frozenset[Generation] = NOBODY) -> Lookup:
-        """Return the module, pinned; None while it is being loaded or encoded: call again. askers: requests that wait
-        for it; none if it is for later. Raises CapacityError if memory is short.
+        """Return the pinned module; None while it is loaded or encoded: call again. askers: requests that wait for it,
+        if any. Raises CapacityError if memory is short.
         """
         key = self.store.key(segment, tenant)
         if key in self.running:
@@ -191,7 +189,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Prefetch:
-    """A guess of modules. segments: those not seen in device memory yet, most likely first."""
+    """A prediction of modules. segments: not found in device memory yet, most likely first."""
 
     segments: list[Segment]
     tenant: str
@@ -218,8 +216,8 @@ class PrefetchQueue:
         self._open.clear()
 
     def advance(self, ends: Callable[[], bool]) -> None:
-        """Look up the modules of the oldest prefetch, and start to load or encode missing ones. ends: asked before each
-        module, whether to continue later.
+        """Look up the modules of the oldest prefetch, and start to load or encode missing ones. ends: returns whether
+        to pause, called before each module.
         """
         while self._open:
             oldest = self._open[0]
@@ -233,7 +231,7 @@ class PrefetchQueue:
             self._open.popleft()
 
     def wants(self, key: str) -> bool:
-        """Return whether the oldest one waits for a module, itself or as a conditioning prefix."""
+        """Return whether the oldest prefetch waits for a module, directly or as a conditioning prefix."""
         return bool(self._open) and self._waits_for(self._open[0], key)
 
     def give_up(self, key: str) -> None:
@@ -249,7 +247,7 @@ class PrefetchQueue:
                 prefetch.segments.remove(segment)
 
     def _is_there(self, segment: Segment, tenant: str) -> bool:
-        """Return whether a module is in device memory. If not, it is on its way or waits for other encodings."""
+        """Return whether a module is in device memory. If not, start to fetch it when possible."""
         store, running = self._encoder.store, self._encoder.running
         key = store.key(segment, tenant)
         if key in store.device.entries:

@@ -1,4 +1,4 @@
-"""The engine as other threads use it: requests enter by a queue, and text leaves by a queue per request.
+"""The engine for other threads: one queue takes requests, and a queue per request returns text.
 
 One thread computes (`engine_core`), and only it accesses KV memory. Other threads run functions between two steps
 (`Engine.call`). An unforeseen error may leave that memory in any state. Then every open request ends with an error, and
@@ -47,13 +47,13 @@ CLOSE_S = 10.0  # seconds that a step may take to end when the engine is closed
 LOOK_AGAIN_S = 0.5
 """Seconds between checks for cancelled and late requests while modules are loaded or written and nothing else runs."""
 CHECKED_SHARE = 0.01
-"""Share of its time for checks of the store: with 10,000 modules one takes 0.3 s, in which a question waits."""
+"""Share of the engine's time for checks of the store. With 10,000 modules a check delays a question by 0.3 s."""
 
 
 class Engine(Arranger):
     """Answers prompts with one model and one store, as `cache.serving.interface` says, between `start` and `close`.
-    memory: of the KV pool, see `device_memory`. host_memory: bytes for modules evicted from it. disk: the tier after
-    both, or None. kv_storage: stored form of modules. placement, slot: defaults of `arrange`.
+    memory: size of the KV pool, see `device_memory`. host_memory: bytes for modules evicted from it. disk: the tier
+    after both, or None. kv_storage: stored form of modules. placement, slot: defaults of `arrange`.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Engine(Arranger):
 
     @property
     def hangs(self) -> bool:
-        """True if there is work without progress for `Limits.hang_s`."""
+        """Return whether there is work without progress for `Limits.hang_s`."""
         got_on = self._got_on
         return got_on is not None and time.monotonic() - got_on > self._limits.hang_s
 
@@ -143,7 +143,7 @@ class Engine(Arranger):
 
     def compute_idle(self, request: Request, generation: Generation | None = None) -> Generation:
         """Compute a request without reuse while the engine is idle, in separate KV memory (`restarts`). One at a time.
-        The generation ends with EngineBusy if there is other work, also if it arrives later. Raises EngineStopped.
+        The generation ends with EngineBusy if there is other work, or if some arrives later. Raises EngineStopped.
         """
         request, generation = replace(request, reuse="off"), generation or Generation()
         self._post(lambda: self._begin_idle_run(request, generation))
@@ -152,8 +152,8 @@ class Engine(Arranger):
     def encode(
         self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT, *, into_memory: bool = False
     ) -> Future[Encoded]:
-        """Encode modules ahead of use, while no request needs the engine. into_memory: also load those on disk. A
-        module that cannot be encoded is named in the result and stops no other. Raises EngineStopped, and ValueError
+        """Encode modules in advance, while no request needs the engine. into_memory: also load modules from disk. A
+        module that cannot be encoded is named in the result; the others continue. Raises EngineStopped, and ValueError
         for a bad tenant.
         """
         check_tenant(tenant)
@@ -169,9 +169,9 @@ class Engine(Arranger):
         return job.done
 
     def prefetch(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Prefetch:
-        """Bring modules to device memory, from disk or by encoding, while no request runs, most likely ones first; ones
-        that cannot be encoded are skipped. A prefetch goes before `encode`, and is dropped if memory is short,
-        something fails or a module is deleted. Raises EngineStopped, and ValueError for a bad tenant.
+        """Load or encode modules into device memory while no request runs, most likely ones first. Modules that cannot
+        be encoded are skipped. A prefetch runs before `encode`, and is dropped if memory is short, something fails or a
+        module is deleted. Raises EngineStopped, and ValueError for a bad tenant.
         """
         check_tenant(tenant)
         info = self.model.info
@@ -294,7 +294,7 @@ class Engine(Arranger):
         self._calls.put(lambda: None)
 
     def _restart(self) -> None:
-        """End all open work of the core and restart, after a rest if failures repeat. Newer requests are computed."""
+        """End all open work of the core and restart, after a rest if failures repeat. Later requests are computed."""
         self._is_restarting = True
         self._fail_all(CacheError(RESTARTED))
         while True:
@@ -316,7 +316,7 @@ class Engine(Arranger):
         """Wait until the rest or the engine ends. New requests fail."""
         until = time.monotonic() + seconds
         if seconds:
-            log.error("the engine waits %g s before the next try", seconds)
+            log.error("the engine waits %g s before it tries again", seconds)
         while self._stopped is None and (left := until - time.monotonic()) > 0:
             self._got_on = time.monotonic()
             try:

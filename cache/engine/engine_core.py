@@ -3,9 +3,9 @@
 An error ends only the request that caused it. If a forward pass fails, each sequence is computed in a pass of its own,
 and the failing one ends with an error. If device memory runs out, passes become smaller first (`device_memory`).
 
-Modules are deleted when all earlier requests, which may still store them, have ended. Later ones do not wait: they
-continue, but nothing computed with the modules is stored, and requests that have not started look them up again. An
-encoding without open requests is dropped.
+Modules are deleted when all earlier requests, which may still store them, have ended. Later requests do not wait. They
+continue, but nothing computed with the modules is stored, and requests that have not started look the modules up again.
+An encoding without open requests is dropped.
 """
 
 import logging
@@ -33,8 +33,8 @@ from cache.memory.store import Store
 from cache.model.language_model import Model, ModelInfo
 
 LOOKED_AT, PATIENCE_S = 16, 1.0
-"""Number of waiting requests that may start before earlier ones that still need modules or memory; and seconds that a
-request waits for memory before no other may take it.
+"""Number of waiting requests that may start before earlier requests that still need modules or memory. Seconds until no
+other request may take the memory that one waits for.
 """
 AHEAD_S = 0.25  # seconds for a pass that only encodes modules ahead of use. A new question stops it
 log = logging.getLogger(__name__)
@@ -52,10 +52,10 @@ class ForgetJob:
 
 
 class EngineCore:
-    """The state of the engine thread. inbox: new work, in order. give_up: whether everything must end; then `step`
-    raises PassGivenUp, and the core is not used again. demand: set from any thread when a request is submitted or a
-    module is loaded; it stops a pass of modules ahead of use. awaits_loads: whether the last step had nothing to
-    compute until a module is loaded or written. texts: makes the text; this thread if None.
+    """The state of the engine thread. inbox: new work, in order. give_up: returns whether everything must end; then
+    `step` raises PassGivenUp, and the core is not used again. demand: set from any thread when a request is submitted
+    or a module is loaded; it stops a pass that encodes in advance. awaits_loads: the last step could only wait for a
+    module to be loaded or written. texts: makes the text; this thread if None.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class EngineCore:
         return bool(requests) and all(one.generation.is_cancelled for one in requests)
 
     def _ends_pass(self) -> bool:
-        """Return whether to stop the running pass: its result is not needed, or other work is more urgent."""
+        """Return whether to stop the running pass, because its result is not needed or other work is more urgent."""
         return self._give_up() or self._is_unwanted or (self.demand.is_set() and not self._needed())
 
     def step(self) -> None:
@@ -201,8 +201,8 @@ class EngineCore:
             self._refuse(waiting, EngineFull(busy), "timeout")
 
     def _admit(self) -> None:
-        """Move requests from waiting to running, in order of arrival, except those that still need modules or memory.
-        Then prefetch modules, then encode others ahead of use.
+        """Start waiting requests in order of arrival, except those that still need modules or memory. Then prefetch
+        modules, then encode others in advance.
         """
         for waiting in list(islice(self._waiting, LOOKED_AT)):
             if len(self._running) >= self._limits.running:
@@ -262,7 +262,7 @@ class EngineCore:
         return self._paused.pop(waiting)
 
     def _make_room(self) -> None:
-        """Give every next token a slot. If memory is short, preempt the latest request."""
+        """Reserve a slot for every next token. If memory is short, preempt the latest request."""
         for running in [*self._running]:
             while running in self._running and running.sequence.missing_slots:
                 try:
@@ -286,8 +286,8 @@ class EngineCore:
         self._waiting.appendleft(last.admitted)
 
     def _schedule(self) -> dict[Sequence, int]:
-        """Divide the next pass among requests, and the modules and scores that they wait for. Modules ahead of use get
-        short passes, and only without other work: on a CPU they would slow down every answer ten times.
+        """Divide the next pass among requests, and the modules and scores that they wait for. Encoding in advance gets
+        short passes, and only without other work: on a CPU it would make every answer ten times slower.
         """
         row_seconds = self.store.compute_cost.mean
         if suspect := self._next_suspect():
@@ -368,9 +368,9 @@ class EngineCore:
         return None
 
     def _suspect(self, sequences: list[Sequence], error: Exception) -> None:
-        """After a failed pass, try its sequences one by one. Of a single one, end the request or module."""
+        """After a failed pass, try its sequences one by one. If there is only one, end its request or module."""
         if len(sequences) > 1:
-            log.warning("a pass of %d sequences failed, they are tried one by one: %s", len(sequences), error)
+            log.warning("a forward pass of %d sequences failed; each is tried alone: %s", len(sequences), error)
             self._suspects = sequences[::-1]
             return
         for running in [r for r in self._running if r.sequence in sequences]:

@@ -58,7 +58,7 @@ def said(record: logging.LogRecord) -> str:
 
 
 def traced(record: logging.LogRecord) -> str:
-    """Return the tracebacks of the exception and its causes, the last one last; "" without exception."""
+    """Return the tracebacks of the exception and its causes, latest last; "" without exception."""
     error = record.exc_info[1] if record.exc_info else None
     parts: list[str] = []
     while error is not None and len(parts) < 10:
@@ -69,7 +69,7 @@ def traced(record: logging.LogRecord) -> str:
 
 
 def write_log(format_: LogFormat = "text", level: LogLevel = "warning", *filters: logging.Filter) -> None:
-    """Set up the log of this process, unless other code has. level: of our packages; libraries only warn."""
+    """Set up the log of this process, unless it has one. level: for our packages; libraries log warnings only."""
     root = logging.getLogger()
     if not root.handlers:
         root.addHandler(written := logging.StreamHandler(sys.stderr))

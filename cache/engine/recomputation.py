@@ -1,9 +1,9 @@
-"""Selective recomputation: some rows of placed modules are computed again in the request that uses them.
+"""Selective recomputation: a request computes some rows of its placed modules again.
 
 Recomputed rows, at the same ids, see everything before them; the other rows do not change. A policy only changes the
-plan. Anything short of all rows is approximate. The question selects rows of the newest modules (InfoFlow KV, ICML
-2026): it is computed once in advance, and the attention of some layers scores the rows (`waiting`). The control is
-random.
+plan. The result is approximate unless all rows are recomputed. The question selects rows of the newest modules
+(InfoFlow KV, ICML 2026): it is computed once in advance, and the attention of some layers scores the rows (`waiting`).
+The control group is random.
 """
 
 import random
@@ -24,8 +24,8 @@ REMEMBERED = 10_000  # selections stored for later turns of conversations
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectiveRecomputation:
-    """A policy. share: of the rows of the last turn's modules, selected `by` the question or at random. Raises
-    ValueError for a share out of range.
+    """A policy. share: of the last turn's module rows, selected `by` the question or at random. Raises ValueError for a
+    share out of range.
     """
 
     share: float = 0.0
@@ -33,7 +33,7 @@ class SelectiveRecomputation:
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:
-            raise ValueError(f"share is {self.share}: from 0 to 1")
+            raise ValueError(f"share is {self.share}: it must be from 0 to 1")
 
 
 EXACT = SelectiveRecomputation(share=1.0)
@@ -59,14 +59,14 @@ class RowSelection:
         return bool(self.candidates) and self.by == "question"
 
     def scored_spans(self) -> tuple[Plan, list[int]]:
-        """Return the plan as the question sees it now, and the index of each candidate in it."""
+        """Return the current plan for scoring by the question, and the index of each candidate in it."""
         earlier = with_recomputed(self.plan, self.rows)
         shift = len(earlier.spans) - len(self.plan.spans)  # spans of earlier turns may be split now
         return earlier, [i + shift for i in self.candidates]
 
 
 class RowSelector:
-    """Applies policies, and remembers a conversation's selected rows, so that its next turn finds them computed."""
+    """Applies policies, and remembers a conversation's selected rows, so that its next turn can reuse them."""
 
     def __init__(self) -> None:
         self._selected: OrderedDict[tuple[str, int, str], tuple[int, ...]] = OrderedDict()
@@ -112,7 +112,7 @@ class RowSelector:
 
 
 def _selection_key(session: str, span: Span) -> tuple[str, int, str]:
-    """Return a digest of a conversation's span: the span itself would keep all its tokens."""
+    """Return a digest of a conversation's span, because the span itself would keep its tokens in memory."""
     assert span.segment is not None
     return session, span.start, segment_key(span.segment, fingerprint="")
 

@@ -1,6 +1,6 @@
-"""Input and output of the engine: limits, requests, completions with the source of each prompt token; and the text of
-an answer on its way to the reader, or its error. Text is made on the calling thread, or on a thread of its own so that
-the engine can start the next pass.
+"""Input and output of the engine: limits, requests, completions with the source of each prompt token, and delivery of
+an answer's text or error. Text is made on the calling thread, or on a separate thread so that the engine can start the
+next pass.
 
 Out of scope: turning tokens into text (`cache.decoding.sampling`).
 """
@@ -40,15 +40,15 @@ Reuse = Literal["on", "prefix", "off"]
 """on: modules and exact prefixes. prefix: exact prefixes only. off: everything is computed and nothing is stored."""
 
 FinishReason = Literal["stop", "length", "repeated", "cancelled", "timeout", "scored"]
-"""repeated: the answer repeated itself. timeout: it took too long. scored: it was given (`Request.teacher_forced`)."""
+"""repeated: the answer repeated itself. timeout: it took too long. scored: it was teacher-forced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One prompt to answer. recomputation: rows of placed modules to compute again. session: its conversation. tenant:
-    may find what it computes. module_tenant: may share its modules; None: the same. begun: answer tokens already
-    delivered by a lost engine. teacher_forced: an answer to read instead of generating one; the completion has the
-    logits that predict it. Raises ValueError for a bad tenant.
+    the owner of its computed prefix. module_tenant: the owner of its modules; None: the same. begun: answer tokens
+    already delivered by a lost engine. teacher_forced: a given answer; the completion has the logits that predict it.
+    Raises ValueError for a bad tenant.
     """
 
     plan: Plan
@@ -110,8 +110,8 @@ class ModuleUse:
 
 @dataclass(slots=True, kw_only=True)
 class Timings:
-    """Milliseconds. queue: until its turn. load: finding modules, and waiting for those on disk. prefill: the rest up
-    to the first token, with encoding. ttft, total: from submission.
+    """Milliseconds. queue: waiting to start. load: finding modules, and loading them from disk. prefill: the rest up to
+    the first token, with encoding. ttft, total: from submission.
     """
 
     queue: float = 0.0
@@ -123,9 +123,9 @@ class Timings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """A finished answer. tokens: the exact ids of `text`; None if a stop string cut inside a token. exact: every token
-    saw what full attention sees. logits: float32 `[answer tokens, vocabulary]` on the host, if teacher-forced. silence:
-    why a remote model returned no text, in one line; else empty.
+    """A finished answer. tokens: the exact ids of `text`; None if a stop string cut inside a token. exact: the same as
+    with full attention. logits: float32 `[answer tokens, vocabulary]` on the host, if teacher-forced. silence: why a
+    remote model returned no text, in one line; else empty.
     """
 
     text: str
@@ -141,7 +141,7 @@ class Completion:
 
 class Generation:
     """An answer being generated: iterate for its text, then read `completion`. Any number of threads may read. tokens:
-    those of the text so far, if the engine is in this process; read it in `deliver`.
+    token ids of the text so far, if the engine is in this process; read it in `deliver`.
     """
 
     def __init__(self) -> None:
@@ -165,7 +165,7 @@ class Generation:
 
     @property
     def completion(self) -> Completion:
-        """The whole answer; waits for it. Raises CacheError if the request failed."""
+        """Wait for the whole answer and return it. Raises CacheError if the request failed."""
         for _ in self:
             pass
         assert isinstance(self._end, Completion)
@@ -173,7 +173,7 @@ class Generation:
 
     @property
     def has_ended(self) -> bool:
-        """True if a reader has reached the end, so that `completion` does not wait."""
+        """Return whether a reader has reached the end, so that `completion` does not wait."""
         return self._end is not None
 
     def cancel(self) -> None:
@@ -239,7 +239,7 @@ class TextThread(TextDelivery):
 
 class AnswerText:
     """Delivers pieces of text and then one end to the reader. An error ends only this answer. `delivery` makes the
-    text. failure: why the text could not be made, once known.
+    text. failure: the error if the text could not be made.
     """
 
     def __init__(self, stream: TextStream, generation: Generation, delivery: TextDelivery) -> None:
@@ -251,12 +251,12 @@ class AnswerText:
         return self._stream.stopped
 
     def update(self, answer: Sequence[int], *, final: bool) -> None:
-        """Deliver the new text. answer: all tokens so far; it may grow meanwhile."""
+        """Deliver the new text. answer: all tokens so far; the list may grow meanwhile."""
         length = len(answer)
         self._delivery.run(lambda: self._deliver_piece(answer[:length], final))
 
     def end(self, end: Completion | CacheError) -> None:
-        """Deliver the end. A completion gets its text here, or ends with `failure`."""
+        """Deliver the end. A completion gets its text here; if that failed, deliver `failure`."""
         self._delivery.run(lambda: self._deliver_end(end))
 
     def _deliver_piece(self, tokens: Sequence[int], final: bool) -> None:
@@ -276,10 +276,10 @@ class AnswerText:
 
 
 _TEXTS = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory", "[CUDA]: out of memory")
-"""Messages of cuBLAS, CUDA and Triton without memory. PyTorch passes them on as an error without a type."""
+"""Messages of cuBLAS, CUDA and Triton when memory is short. PyTorch raises them as untyped errors."""
 NO_MEMORY = (
-    "the device has no memory left for passes, not even of one row: lower device_memory (--memory), "
-    "or stop what else runs on the device"
+    "the device has no memory left for passes, not even of one token: lower device_memory "
+    "(--memory), or stop other programs on the device"
 )
 
 

@@ -1,8 +1,7 @@
-"""Parts that an engine and its wrappers share: rests after failures, prompts to refuse, idle runs, and the arrangement
-of prompts.
+"""Parts that an engine and its wrappers share: rests after failures, refused prompts, idle runs, arranging prompts.
 
 An idle run computes one request without reuse while the engine has no other work. It has separate KV memory, so it
-evicts nothing and finds nothing. It ends when a request arrives, also in the middle of a pass.
+evicts nothing and reuses nothing. It ends when a request arrives, even during a pass.
 """
 
 import logging
@@ -25,25 +24,23 @@ from cache.prompt.plan import Placement, Plan, Segment, arrange, module_segment
 from cache.prompt.tokenizer import CachingTokenizer, ChatTokenizer
 
 RESTARTED = "the engine failed and is restarting: ask again (the log has the cause)"
-RESTING = "the engine failed repeatedly and waits before the next try: ask again in minutes (the log has the cause)"
+RESTING = "the engine failed repeatedly and waits before a restart: ask again in minutes (the log has the cause)"
 AT_ONCE, FIRST_REST_S, LONGEST_REST_S = 3, 1.0, 240.0
-"""Failures after which the engine is retried at once, the first rest, and the longest. Each rest is twice the last
-one.
-"""
+"""Number of failures with an immediate retry; seconds of the first and the longest rest. Each rest doubles."""
 FORGOTTEN_S = 600.0  # seconds without failure after which the count starts again
 MOST_LOST = 2  # failures within that time after which a prompt that was open at each is refused
 MOST_NOTED = 5  # failures whose prompts are remembered
-REFUSED = "the engine has failed twice while it computed this prompt: ask something else, or ask again in ten minutes"
+REFUSED = "the engine has failed twice during this prompt: ask something else, or ask again in ten minutes"
 
 
 class Rests:
-    """Rests between the failures of one engine. It is always tried again."""
+    """Rests between the failures of one engine. It is always restarted."""
 
     def __init__(self) -> None:
         self._number, self._failed = 0, float("-inf")
 
     def failed(self) -> float:
-        """Note a failure now. Returns the seconds to rest."""
+        """Record a failure. Returns the seconds to rest."""
         now = time.monotonic()
         if now - self._failed > FORGOTTEN_S:
             self._number = 0
@@ -69,7 +66,7 @@ class LostPrompts:
 
 
 def _digest_of(plan: Plan) -> str:
-    """Return a digest of its tokens, wherever they are placed."""
+    """Return a digest of a plan's tokens, independent of their positions."""
     return digest(b"".join(token_bytes(span.tokens) for span in plan.spans))
 
 
@@ -82,7 +79,7 @@ class IdleRun:
     def __init__(
         self, model: Model, request: Request, generation: Generation, give_up: Callable[[], bool], row_limit: RowLimit
     ) -> None:
-        """give_up: whether there is other work; asked at every layer of a pass. row_limit: of the device."""
+        """give_up: returns whether there is other work, called at every layer. row_limit: of the device."""
         slots = request.plan.num_tokens + max(1, request.sampling.max_tokens)
         store = Store(Arena(model.info.kv, slots, model.device), model.info.fingerprint)
         self._core, self._generation = EngineCore(model, store, give_up, row_limit=row_limit), generation

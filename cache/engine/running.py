@@ -1,8 +1,8 @@
 """A request being answered, and the sources of its prompt's tokens; its rows in a packed pass, and its next tokens.
 
 When it ends, it releases everything it holds: pinned modules, a pinned prefix, its own rows. It also does so when it is
-preempted because another request needs the memory. It resumes later from what remains of its computed rows. Out of
-scope: choosing a token (`cache.decoding.choosing`).
+preempted because another request needs the memory. It resumes later from the computed rows that remain. Out of scope:
+choosing a token (`cache.decoding.choosing`).
 """
 
 import time
@@ -37,7 +37,7 @@ from cache.prompt.plan import Plan, Segment
 
 
 def count_usage(waiting: Waiting, prefix: PrefixNode, computed: int) -> Usage:
-    """Return the sources of the prompt's tokens. computed: rows after the matched prefix, modules not counted."""
+    """Return the sources of the prompt's tokens. computed: rows after the matched prefix, without modules."""
     plan, session = waiting.plan, waiting.request.session
     usage = Usage(prompt_tokens=plan.num_tokens, computed=computed)
     if waiting.request.reuse == "on" and waiting.places_modules:
@@ -66,7 +66,7 @@ def supplied_tokens(plan: Plan) -> int:
 
 def module_uses(waiting: Waiting) -> Iterator[ModuleUse]:
     """Return every module of the prompt and the source of its rows. A module without cache entry was computed with the
-    prompt: the model cannot place it ("placement"), or the request reuses none or recomputes all ("bypassed").
+    prompt: the model cannot move it ("placement"), or the request reuses none or recomputes all ("bypassed").
     """
     plan = waiting.request.plan
     cannot_place = waiting.request.reuse == "on" and not waiting.places_modules
@@ -90,8 +90,8 @@ PAGE = 32  # slots that an answer gets at a time
 @dataclass(slots=True, eq=False)
 class Running:
     """A request being answered. fresh: steps after the pinned prefix, computed ones with their first own row, modules
-    between them with row -1. most_tokens: of the answer. forced_logits: predict a teacher-forced answer. keeps_rows:
-    whether later requests may find its rows.
+    between them with row -1. most_tokens: limit of the answer. forced_logits: predict a teacher-forced answer.
+    keeps_rows: later requests may reuse its rows.
     """
 
     admitted: Waiting
@@ -111,7 +111,7 @@ class Running:
 
     @property
     def can_pause(self) -> bool:
-        """True if it can resume after its answer so far. Kept logits need one pass over everything."""
+        """Return whether the request can be preempted and resumed. Not with logits to return, which need one pass."""
         return not self.is_read
 
     @property
@@ -128,7 +128,7 @@ class Running:
         self.admitted.release(store)
 
     def resume(self, store: Store, spare: int) -> None:
-        """Continue after the answer so far, once all modules are found again. Raises as `place`."""
+        """Continue a preempted answer, once all modules are found again. Raises as `place`."""
         self.prefix, self.sequence, self.fresh = place(self.admitted, store, spare, self.answer)
 
     @property
@@ -137,7 +137,7 @@ class Running:
 
     def read(self, logits: Tensor, finished: Callable[[], float]) -> FinishReason | None:
         """Store the logits `[rows, vocabulary]` of a pass. Returns why the answer ends here, if it does. finished:
-        returns when the device finished them.
+        returns the time when the device finished them.
         """
         self.forced_logits.append(logits.cpu())
         if self.sequence.pending:
@@ -147,8 +147,8 @@ class Running:
 
     def advance(self, token: int | Exception, finished: Callable[[], float]) -> FinishReason | None:
         """Add the next token and the tokens forced by it, and deliver their text. Returns why the answer ends here, if
-        it does. token: or the error of choosing it, which is raised. finished: returns when the device finished it.
-        Raises CacheError if the text of these or earlier tokens could not be made.
+        it does. token: the token, or an error to raise. finished: returns the time when the device finished it. Raises
+        CacheError if the text of these or earlier tokens could not be made.
         """
         if isinstance(token, Exception):
             raise token
@@ -166,7 +166,7 @@ class Running:
         return "stop" if self.text.stopped else reason
 
     def finish(self, store: Store, reason: FinishReason) -> None:
-        """Release everything, give the computed rows to the prefix tree, and deliver the completion."""
+        """Release everything, hand the computed rows to the prefix tree, and deliver the completion."""
         if reason in ("cancelled", "timeout"):
             self.text.update(self.answer, final=True)
         self._give_rows(store)
@@ -212,7 +212,7 @@ class Running:
         return "length" if len(self.answer) >= self.most_tokens else None
 
     def _give_rows(self, store: Store) -> None:
-        """Give computed rows to the prefix tree if others may find them, and free the slots after them."""
+        """Hand computed rows to the prefix tree if other requests may reuse them, and free the slots after them."""
         own, computed = self.sequence.own, self.sequence.computed
         store.device.free(part_of(own, computed, total_length(own)))
         if not self.keeps_rows:
@@ -243,8 +243,8 @@ class Running:
 
 
 def admit(waiting: Waiting, store: Store, model: Model, spare: int, texts: TextDelivery) -> Running:
-    """Start a request whose modules are all found. texts: makes its text, unless a stop string may end the answer: the
-    engine must know that before its next pass. Raises as `place`.
+    """Start a request whose modules are all found. texts: makes its text, unless the answer has stop strings, which the
+    engine must check before its next pass. Raises as `place`.
     """
     request, plan = waiting.request, waiting.plan
     sampler, stop = Sampler(request.sampling), request.sampling.stop
@@ -278,9 +278,9 @@ def admit(waiting: Waiting, store: Store, model: Model, spare: int, texts: TextD
 def place(
     waiting: Waiting, store: Store, spare: int, answer: Collection[int] = (), *, behind: Collection[int] = ()
 ) -> tuple[PrefixNode, Sequence, list[tuple[PathStep, int]]]:
-    """Return the pinned prefix of a request, its sequence with slots, and the steps of `Running.fresh`. answer: tokens
-    after the prompt, of a resumed answer. behind: tokens given with the request; not looked up. spare: slots that must
-    remain for others. Raises CapacityError.
+    """Return the pinned prefix of a request, its sequence with slots, and the steps of `Running.fresh`. answer:
+    generated tokens of a resumed answer. behind: tokens given with the request, which are not looked up. spare: slots
+    that must remain for other requests. Raises CapacityError.
     """
     request, (*earlier, end) = waiting.request, waiting.plan.spans
     spans = [*earlier, replace(end, tokens=(*end.tokens, *answer))]
@@ -316,7 +316,7 @@ class PackedPass:
 def pack_pass(
     scheduled: Mapping[Sequence, int], num_outputs: Mapping[Sequence, int], scorings: Mapping[Sequence, RowScoring]
 ) -> PackedPass:
-    """Pack rows by sequence. num_outputs: last rows of each whose logits are needed. scorings: of those scored."""
+    """Pack rows by sequence. num_outputs: last rows per sequence that need logits. scorings: of scored sequences."""
     outputs: list[int] = []
     rows_of: dict[Sequence, slice] = {}
     num_rows = 0

@@ -1,9 +1,9 @@
-"""Sequences of tokens to compute after rows that they read from the KV pool, and the division of the next forward pass
-among them. No tensors.
+"""Sequences of tokens to compute, each after rows of the KV pool that it reads. Divides the next forward pass among
+them. No tensors.
 
 Generating sequences come first, one row each. Prompts and modules being encoded fill the rest in chunks, ordered by
-arrival time plus their own remaining compute time, so a short prompt overtakes a long one, but only for as long as the
-long one takes. While many answers stream, short prompts sometimes get a pass of their own.
+arrival time plus their own remaining compute time, so a short prompt overtakes a long one, but a long one does not wait
+forever. While many answers stream, short prompts sometimes get a pass of their own.
 """
 
 from collections.abc import Collection, Mapping
@@ -92,24 +92,24 @@ def build_sequence(
 
 
 def view_of(extent: Extent, offset: int, ranges: Many[VisibleRange]) -> KVView:
-    """Return one view of a module. ranges: its visible rows, ascending. Rows between them are recomputed, so hidden."""
+    """Return one view of a module. ranges: its visible rows, ascending. Other rows are recomputed and hidden."""
     first, seen_from = ranges[0].first, ranges[0].seen_from
     moved = tuple(VisibleRange(r.first - first, r.last - first, r.seen_from) for r in ranges)
     return KVView(extent.part(first, ranges[-1].last), offset, seen_from, moved if len(ranges) > 1 else ())
 
 
 PASS_S, DECODING_PASS_S = 0.5, 0.125
-"""Maximum seconds of a pass, and while answers are streaming (the pause between two of their tokens)."""
+"""Maximum seconds of a pass without and with streaming answers (the latter is the pause between two tokens)."""
 LEAST_ROWS, MOST_ROWS = 64, 2048
 """Minimum and maximum rows of a pass: fewer waste its fixed cost, more need too much memory."""
 MANY_ANSWERS = 24
-"""With at least this number of answers in its pass, a prompt's first token takes about twice as long. With fewer,
-reading the weights once more costs more than is gained.
+"""Minimum number of answers for a separate pass of a prompt. With this number, sharing a pass doubles the time to the
+first token. With fewer, reading the weights once more costs more than it saves.
 """
 
 
 class Schedulable(Protocol):
-    """Work that a pass can compute rows of; a `Sequence` is one."""
+    """Work for a forward pass; a `Sequence` is one."""
 
     @property
     def pending(self) -> int:
@@ -124,8 +124,8 @@ S = TypeVar("S", bound=Schedulable)
 
 
 def schedule(sequences: Collection[S], row_seconds: float, pass_seconds: float = PASS_S) -> dict[S, int]:
-    """Divide the next pass: rows by sequence, in order. Every sequence has at least one pending row. row_seconds: cost
-    of a row. pass_seconds: maximum time while no answer streams.
+    """Return the rows of each sequence in the next pass, in order. Every sequence has at least one pending row.
+    row_seconds: cost of a row. pass_seconds: maximum time while no answer streams.
     """
     scheduled = {sequence: 1 for sequence in sequences if sequence.pending == 1}
     token_budget = rows_within(DECODING_PASS_S if scheduled else pass_seconds, row_seconds) - len(scheduled)
@@ -137,8 +137,8 @@ def schedule(sequences: Collection[S], row_seconds: float, pass_seconds: float =
 
 
 def schedule_alone(sequences: Collection[S], row_seconds: float) -> dict[S, int]:
-    """Return prompts to compute completely in a pass of their own while answers wait: rows by sequence. Empty if that
-    is not worth it. Not for two consecutive passes.
+    """Return prompts to compute completely in a separate pass while answers wait: rows by sequence. Empty if that does
+    not pay off, or after such a pass.
     """
     if sum(sequence.pending == 1 for sequence in sequences) < MANY_ANSWERS:
         return {}

@@ -1,8 +1,8 @@
 """A request that is not running yet: its modules are found and pinned, then its rows to recompute are selected.
 
-To select by the question, its attention to rows of the modules is computed as a sequence of the common passes. These
-keys and values are dropped, because they have not seen the rows that will be recomputed. Out of scope: the selection by
-scores (`recomputation`).
+For a selection by the question, its attention to rows of the modules is computed as a sequence in the shared forward
+passes. These keys and values are dropped, because they have not seen the recomputed rows. Out of scope: the selection
+by scores (`recomputation`).
 """
 
 import time
@@ -27,13 +27,13 @@ from cache.prompt.plan import Plan, Segment, Span
 
 class RowScoring:
     """The scores that a selection needs. sequence: its computation; when it has no pending rows, the scores are
-    complete. It holds rows and a pinned prefix until `release`.
+    complete. It holds slots and a pinned prefix until `release`.
     """
 
     def __init__(
         self, selection: RowSelection, entries: Mapping[Segment, CacheEntry], tenant: str, store: Store, num_layers: int
     ) -> None:
-        """entries: the plan's modules, pinned for as long. num_layers: that are scored. Raises CapacityError."""
+        """entries: the plan's modules, pinned until `release`. num_layers: scored ones. Raises CapacityError."""
         self.selection, self._entries = selection, entries
         self._plan, self._spans = selection.scored_spans()
         path = path_of(self._plan.spans, entries)
@@ -50,7 +50,7 @@ class RowScoring:
             raise
 
     def scored(self, index: int, rows: int) -> ScoredChunk:
-        """Return what the next `rows` rows score, as chunk `index` of a pass: those of the question."""
+        """Return the scoring of the next `rows` rows, as chunk `index` of a pass. Only the question's rows score."""
         behind = self.sequence.pending - rows
         self._of_pass = {placed: torch.zeros_like(squares) for placed, squares in self._squares.items()}
         return ScoredChunk(index, max(0, min(rows, len(self._plan.spans[-1].tokens) - behind)), self._of_pass)
@@ -85,10 +85,10 @@ class RowScoring:
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A request and what was found for it so far. places_modules: whether the model can reuse modules.
-    has_exact_modules: whether they are stored as computed. picked_up: when its modules were first looked up. loading:
-    seconds spent on that. load_began: when it started to wait for loads, or 0. entries: modules found, pinned until the
-    answer ends. sources: where each was first found. misses: reasons of modules that had to be computed.
+    """A waiting request and its modules found so far. places_modules: the model can reuse modules. has_exact_modules:
+    they are stored without rounding. picked_up: time of the first look-up. loading: seconds spent on look-ups and
+    loads. load_began: time when it started to wait for loads, or 0. entries: modules found, pinned until the answer
+    ends. sources: first tier of each. misses: reasons of modules that had to be computed.
     """
 
     request: Request
@@ -107,7 +107,7 @@ class Waiting:
 
     @property
     def plan(self) -> Plan:
-        """The plan to run. Without reuse of modules, ordinary causal attention."""
+        """Return the plan to run. Without reuse of modules, this is ordinary causal attention."""
         if self.recomputed_plan is not None:
             return self.recomputed_plan
         if self.request.reuse != "on" or not self.places_modules:
@@ -118,7 +118,7 @@ class Waiting:
 
     @property
     def is_exact(self) -> bool:
-        """True if every token sees what full attention sees, without rounding."""
+        """Return whether the result equals full attention, without rounding."""
         return self.plan.is_exact and (self.has_exact_modules or not self.plan.segments())
 
     @property
@@ -175,7 +175,7 @@ class Waiting:
         return any(not keys.isdisjoint(keys_of(segment, tenant, store)) for segment in plan.segments())
 
     def release(self, store: Store) -> None:
-        """Unpin its modules and drop its scoring. The request may be tried again later."""
+        """Unpin its modules and drop its scoring. The request may be retried later."""
         self._end_scoring(store)
         for entry in self.entries.values():
             store.device.release(entry)

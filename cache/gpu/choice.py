@@ -1,5 +1,5 @@
-"""The choice of attention kernels on a device. Missing or failing kernels are found once, before there are requests.
-Triton is imported only here and where it is used, so that it may be missing.
+"""The choice of attention kernels on a device. Missing or failing kernels are detected once, before the first request.
+Only this file and the code that runs kernels import Triton, so it is optional.
 """
 
 import logging
@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 
 
 def best_kind(device: torch.device, attempt: "Callable[[PassKind], None]") -> "PassKind | None":
-    """Return the best kind of pass that a device runs; None: plain kernels. attempt: runs a small pass of a kind, and
-    raises its errors.
+    """Return the best kind of pass that works on a device; None: plain kernels. attempt: runs a small pass of a kind,
+    and raises its errors.
     """
     best: PassKind | None = None
     title, problems = "slower kernels", list[str]()
@@ -37,7 +37,7 @@ def best_kind(device: torch.device, attempt: "Callable[[PassKind], None]") -> "P
             problems.append(f"{name}: {what}")
     if problems:
         why = "; ".join(problems)
-        log.warning("attention on %s runs through %s, because others are not available (%s)", device, title, why)
+        log.warning("attention on %s uses %s, because better kernels are not available (%s)", device, title, why)
     return best
 
 

@@ -21,7 +21,7 @@ from cache.gpu.tiles import Ints, Tables, TilePlan, block_size, joined, longer, 
 from cache.memory.arena import Arena
 
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
-"""Records a function's launches. Its result launches the same again, on the same memory."""
+"""Records a function's launches and returns a function that repeats them on the same memory."""
 Compute = Callable[[RunningPass, Tensor, Tensor], Tensor]
 """(pass, tokens `[T]`, packed rows whose logits are needed `[N]`) -> logits `[N, vocabulary]`."""
 
@@ -36,7 +36,7 @@ class Bucket(NamedTuple):
 
 
 BUCKETS = tuple(Bucket(rows, min(rows * each, 4096)) for rows in (128, 64, 32, 16, 8, 4, 2, 1) for each in (64, 16))
-"""Largest first, so that later ones find memory in the pool. Partial results need memory, and an unused tile still
+"""Largest first, so that smaller ones reuse memory of the pool. Partial results need memory, and an unused tile still
 takes time, so there are two sizes for each number of rows.
 """
 
@@ -73,7 +73,7 @@ class Graph:
 
 
 class GraphedPasses:
-    """Captured passes over one KV pool. arena: that pool; passes over others do not fit."""
+    """Captured passes over one KV pool. arena: that pool; passes over other pools are not captured."""
 
     def __init__(
         self,
@@ -87,8 +87,8 @@ class GraphedPasses:
         moves: bool,
         buckets: Sequence[Bucket] = BUCKETS,
     ) -> None:
-        """compute: a pass from its tables on the device, without reading any of their values. moves: whether modules
-        are placed elsewhere than encoded. buckets: largest first. If capturing fails, all passes run without graphs.
+        """compute: runs a pass from its tables on the device, without reading their values. moves: modules may change
+        positions. buckets: largest first. If capturing fails, all passes run without graphs.
         """
         self.arena = arena
         self._compute, self._new_pass, self._moves = compute, new_pass, moves
@@ -104,7 +104,7 @@ class GraphedPasses:
             self._graphs.clear()
 
     def forward(self, chunks: Sequence[Chunk], outputs: Sequence[int], give_up: Callable[[], bool]) -> Tensor | None:
-        """Run a pass as `Model.forward`, but give_up is asked once. None if the pass fits no graph."""
+        """Run a pass as `Model.forward`, but call give_up once. Returns None if the pass fits no graph."""
         tokens = [token for chunk in chunks for token in chunk.tokens]
         fitting = [graph for graph in self._graphs if graph.bucket.rows >= len(tokens)]
         if not fitting:

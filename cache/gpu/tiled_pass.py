@@ -1,4 +1,4 @@
-"""A forward pass with our GPU kernels: two launches in each layer, for any items.
+"""A forward pass with our GPU kernels: two launches per layer for all items.
 
 Does everything of `cache.attention.forward_pass.Pass` (rotation, ALiBi, sliding windows, soft caps) except scoring.
 """

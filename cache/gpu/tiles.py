@@ -19,8 +19,8 @@ Ints = npt.NDArray[np.int32]
 
 FEW_ROWS = 64
 KEYS_FOR_FEW, KEYS_FOR_MANY = 512, 4096
-"""Maximum keys of a tile. Few rows leave a GPU idle unless their keys are cut. Many rows fill it, and partial results
-of short cuts would take gigabytes.
+"""Maximum keys of a tile. With few rows, keys are cut into many tiles to fill the GPU. With many rows, partial results
+of small tiles would take gigabytes.
 """
 SMALL_BLOCK, LARGE_BLOCK = 16, 64
 """Query rows of a tile, heads counted as rows: few sizes, because each is compiled separately."""

@@ -1,8 +1,8 @@
 """Two Triton kernels: attention of all tiles of a pass, and the merging of their partial results.
 
-The only file that imports Triton; import it where it is used. Numbers of rows, tiles and keys are not constants of the
-kernels, so passes of all sizes run the same compiled code. Triton reads the annotations of kernels, so they have only
-Triton's.
+The only file that imports Triton; import it only when it is needed. Numbers of rows, tiles and keys are not constants
+of the kernels, so passes of all sizes run the same compiled code. Kernels have only Triton's annotations, because
+Triton reads them.
 
 Shape letters: P partial results, T packed rows, H key/value heads, G query heads per key/value head, D head size.
 """
@@ -15,7 +15,7 @@ from torch import Tensor
 from cache.gpu.tiles import TilePlan
 
 KEY_BLOCK_BYTES, LEAST_KEY_BLOCK, MOST_KEY_BLOCK = 16384, 16, 64
-"""Keys that are read at a time: limited so that small GPUs have enough shared memory."""
+"""Maximum keys to read at a time, so that small GPUs have enough shared memory."""
 PART_BLOCK = 8  # partial results that are merged at a time
 
 

@@ -2,7 +2,7 @@
 two calls per layer, one over keys that all rows of an extent see, one for causal squares.
 
 An entry is some readers and a run of slots, by start and length. Query heads that share keys are folded into rows,
-except in causal entries, whose mask does not fit that. Out of scope: scoring, ALiBi, sliding windows, soft caps, and
+except in causal entries, because the mask would be wrong. Out of scope: scoring, ALiBi, sliding windows, soft caps, and
 more than 16 bits. It has not run on a GPU.
 
 Shape letters: R readers of all entries, T packed rows, P the most readers of any row, H key/value heads, G query heads
@@ -26,7 +26,7 @@ MOST_KEYS = 4096
 
 
 class Entries:
-    """The entries of one call: lists that grow by `add`, and tensors once all entries are there."""
+    """The entries of one call: lists that `add` extends, and tensors once all entries are added."""
 
     def __init__(self) -> None:
         self.rows: list[int] = []  # packed rows of the readers
@@ -172,7 +172,7 @@ class VarlenPass:
 
 
 def parts_of(rows: Sequence[int], num_rows: int) -> Tensor:
-    """Return the readers of each row, given their packed rows: int64 `[T, P]`, R if it has fewer."""
+    """Return the readers of each row, given their packed rows: int64 `[T, P]`, filled up with R."""
     parts: list[list[int]] = [[] for _ in range(num_rows)]
     for reader, row in enumerate(rows):
         parts[row].append(reader)

@@ -4,10 +4,10 @@ The pool (`Arena`) is one K and one V tensor per layer, allocated once, with the
 `ExtentAllocator` finds free slot ranges by length and by address. The engine thread owns both. Out of scope: which
 module has which slots.
 
-On a GPU, copies use a stream of their own and pinned memory, so that passes run at the same time. Copies noted between
-two passes make a batch: the first layer of all copies, then the second, with an event after each layer, for which a
-pass waits in that layer. Copies of one layer run in the order in which they were noted, and none touches another layer,
-so memory that one copy reads may be given to a later copy at once.
+On a GPU, copies use a stream of their own and pinned memory, so that passes run at the same time. Copies added between
+two passes form a batch: the first layer of all copies, then the second, with an event after each layer, for which a
+pass waits in that layer. Copies of one layer run in the order in which they were added, and none touches another layer,
+so a later copy may overwrite memory that an earlier one reads.
 """
 
 from bisect import bisect_left, insort
@@ -67,9 +67,7 @@ def join_extents(extents: Iterable[Extent]) -> list[Extent]:
 
 
 class ExtentAllocator:
-    """Allocation over `capacity` slots. Extents may be freed in other pieces than they were allocated in. Not
-    thread-safe.
-    """
+    """Allocation over `capacity` slots. Parts of an extent may be freed separately. Not thread-safe."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = self.free_slots = capacity
@@ -84,14 +82,14 @@ class ExtentAllocator:
         return [Extent(start, self._length[start]) for start in self._starts]
 
     def allocate(self, length: int) -> Extent | None:
-        """Return the beginning of the smallest hole that fits, or None."""
+        """Return the start of the smallest hole that fits, or None."""
         assert length > 0, length
         at = bisect_left(self._by_length, (length, 0))
         return None if at == len(self._by_length) else self._take(self._by_length[at][1], length)
 
     def allocate_pieces(self, length: int, least: int = LEAST_PIECE) -> list[Extent] | None:
-        """Return `length` slots in few pieces, from the largest holes so that they can grow; None if too few slots are
-        free. least: minimum slots of a piece, except for the last one.
+        """Return `length` slots in few pieces, from the largest holes, which leave space to extend; None if too few
+        slots are free. least: minimum slots of a piece, except for the last one.
         """
         pieces: list[Extent] = []
         while length:
@@ -105,7 +103,7 @@ class ExtentAllocator:
         return pieces
 
     def extend(self, extent: Extent, length: int) -> Extent:
-        """Return the extent with up to `length` slots more, as far as the slots after it are free."""
+        """Extend an extent by the free slots after it, at most `length`, and return it."""
         more = min(length, self._length.get(extent.end, 0))
         return extent if not more else Extent(extent.start, extent.length + self._take(extent.end, more).length)
 
@@ -251,11 +249,11 @@ class Copies:
         return bool(self._noted) or self._newest is not None
 
     def add(self, copy: CopyLayer, tokens: int) -> None:
-        """Note a copy. It starts with the next pass or call of `begin`, after earlier ones."""
+        """Add a copy. It starts with the next pass or call of `begin`, after earlier ones."""
         self._noted.append((copy, tokens))
 
     def begin(self) -> None:
-        """Queue all noted copies on the stream. Raises the device's error; the next call continues there."""
+        """Queue all added copies on the stream. Raises the device's error; the next call continues from there."""
         self._go_on()
         if self._noted:
             self.stream.wait_for_compute()  # it may be writing what is copied, or reading what is replaced

@@ -1,9 +1,9 @@
-"""Threads that load modules into the KV pool, and one that writes them to disk, so that the engine waits for neither.
+"""Threads that load modules into the KV pool, and a thread that writes them to disk, so that the engine does not wait.
 
-A load reads, checks and copies into extents that are not read before they are complete. For a GPU the threads copy into
-pinned memory. Collected modules are copied on from there during passes, layer by layer (`arena`). Owned by the engine
-thread. An extent stays reserved until its thread ends, also for a dropped module. Out of scope: which modules are worth
-loading (`store`).
+A load reads a module, checks it and copies it into an extent, which is not read before it is complete. For a GPU the
+threads copy into pinned memory. Passes then copy collected modules to the GPU, layer by layer (`arena`). Owned by the
+engine thread. An extent stays reserved until its thread ends, also for a dropped module. Out of scope: which modules
+are worth loading (`store`).
 """
 
 import logging
@@ -106,7 +106,7 @@ class Loader:
             rows, shape, extent = read(), self._arena.shape, load.extent
             expected = (2, shape.layers, extent.length, shape.kv_heads, shape.head_dim)
             if rows.shape != expected or rows.dtype != shape.dtype:
-                raise LoadFailed(f"shape {tuple(rows.shape)} {rows.dtype} is not this model's")
+                raise LoadFailed(f"shape {tuple(rows.shape)} {rows.dtype} does not fit this model")
             if self._arena.copies is None:
                 self._arena.write(extent, rows)
             else:
@@ -116,8 +116,8 @@ class Loader:
 
 
 BEHIND, MOST_PENDING = 8, 32
-"""Modules that are copied and wait for the disk. From the first number on, the writer is behind and nothing is encoded
-ahead of use. From the second on, modules are not written.
+"""Limits on the number of modules that wait for the disk. From the first number on, nothing is encoded in advance. From
+the second on, modules are not written.
 """
 HANG_S = 60.0  # seconds without progress after which a disk hangs
 LOOK_S = 10.0
@@ -128,7 +128,7 @@ log = logging.getLogger(__name__)
 
 class DiskWriter:
     """Writes modules in the order of submission, and leaves part of the disk free. failures: writes that failed.
-    skipped: modules that a slow disk had no time for. pending: submitted and not written yet, by key.
+    skipped: modules not written because the disk was too slow. pending: submitted and not written yet, by key.
     """
 
     def __init__(self, disk: DiskTier, storage: KVStorage) -> None:
@@ -145,7 +145,7 @@ class DiskWriter:
         return len(self.pending) >= BEHIND
 
     def submit(self, header: ModuleHeader, rows: Tensor) -> None:
-        """Queue one module. If too many wait, it is skipped, and encoded again when memory has lost it."""
+        """Queue one module. If too many wait, it is skipped, and encoded again after it is evicted from memory."""
         if len(self.pending) >= MOST_PENDING:
             if not self.skipped:
                 log.warning("modules are encoded faster than the disk writes them: some are not stored there")

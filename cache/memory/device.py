@@ -1,7 +1,7 @@
 """Device memory: owners of the KV pool's slots, pins, and eviction.
 
-A module is one run of slots, so that attention reads it in one piece. If no free run is long enough, neighbours are
-evicted together. Rows of requests are runs of any length. Owned by the engine thread. Out of scope: contents of the
+A module is one run of slots, so that attention reads it in one piece. If no free run is long enough, adjacent owners
+are evicted together. Rows of requests are runs of any length. Owned by the engine thread. Out of scope: contents of the
 slots (`arena`), disk and reasons for misses (`store`), and the choice of the victim (`eviction`).
 """
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 @dataclass(slots=True, eq=False)
 class CacheEntry:
     """An encoded module in the KV pool. refs: number of requests and encodings that use it (pins). marks: see
-    `eviction`. is_forgotten: it can no longer be found; its memory is freed after its last use.
+    `eviction`. is_forgotten: deleted; its memory is freed after its last use.
     """
 
     header: ModuleHeader
@@ -65,8 +65,8 @@ class DeviceMemory:
         return self._evictable_slots + self.prefixes.evictable_slots
 
     def reserve(self, length: int) -> Extent:
-        """Return a free extent, evicting if necessary. Raises CapacityError, without evicting, if too much is in
-        use.
+        """Return a free extent, evicting if necessary. Raises CapacityError if too much is in use, and then evicts
+        nothing.
         """
         while (extent := self.allocator.allocate(length)) is None:
             victims = self._cheapest_run(length)
@@ -74,7 +74,7 @@ class DeviceMemory:
                 victims = self._queue.lowest(1)  # until there is such a run
             if not victims:
                 raise CapacityError(
-                    f"{length} tokens of KV memory are needed in one piece, {self._largest_possible()} can be had and "
+                    f"{length} tokens of KV memory are needed in one piece, {self._largest_possible()} are free and "
                     f"the rest of {self.allocator.capacity} is in use: raise --memory or ask for less at once"
                 )
             for victim in victims:
@@ -92,13 +92,13 @@ class DeviceMemory:
             if not (victims := self._queue.lowest(1)):
                 if (pieces := self.allocator.allocate_pieces(length, least=1)) is not None:
                     return pieces
-                log.error("%d slots count as evictable and are not", self.evictable_slots)
+                log.error("%d slots are counted as evictable but cannot be evicted", self.evictable_slots)
                 raise self._shortage(length, self.allocator.free_slots)  # one request ends, not the engine
             self._evict(victims[0])
         return pieces
 
     def extend_rows(self, extents: list[Extent], length: int) -> None:
-        """Add `length` slots to extents of a request, at their end if it is free. Raises as `reserve`."""
+        """Add `length` slots to a request's extents, directly after them if possible. Raises as `reserve`."""
         if extents:
             longer = self.allocator.extend(extents[-1], length)
             length -= longer.length - extents[-1].length
@@ -111,7 +111,7 @@ class DeviceMemory:
             self.allocator.free(extent)
 
     def admit(self, header: ModuleHeader, extent: Extent, evicted: CacheEntry | None = None) -> CacheEntry:
-        """Enter a module whose rows are in an extent, pinned. evicted: its earlier entry, if it was here before."""
+        """Enter a module whose rows are in an extent, and pin it. evicted: its earlier entry, if any."""
         assert header.key not in self.entries, header
         entry = self.entries[header.key] = CacheEntry(header, extent, refs=1)
         if evicted is not None:
@@ -183,8 +183,8 @@ class DeviceMemory:
             step.marks = step.marks or self._queue.half_life.begin()
 
     def drop_prefixes(self, tenant: str) -> bool:
-        """Remove everything computed for a tenant except modules. Returns whether all of it is gone: requests in flight
-        keep theirs.
+        """Remove everything computed for a tenant except modules. Returns False if requests in flight still need some
+        of it.
         """
         self.free(self.prefixes.clear(tenant))
         return not any(self.prefixes.nodes(tenant))
@@ -207,7 +207,7 @@ class DeviceMemory:
 
     def _shortage(self, length: int, available: int) -> CapacityError:
         return CapacityError(
-            f"{length} tokens of KV memory are needed, {available} can be had and the rest of "
+            f"{length} tokens of KV memory are needed, {available} are free and the rest of "
             f"{self.allocator.capacity} is in use: raise --memory or ask for less at once"
         )
 
@@ -220,15 +220,15 @@ class DeviceMemory:
         return max((one.length for one in join_extents(sorted([*extents, *self.allocator.holes]))), default=0)
 
     def _cheapest_run(self, length: int) -> list[Owner]:
-        """Return the neighbours of least value whose eviction frees `length` slots in one piece, among some runs that
-        start with a low value. Empty if none is long enough.
+        """Return the adjacent owners of least value whose eviction frees `length` slots in one piece, among some runs
+        that start with a low value. Empty if none is long enough.
         """
         runs = [run for start in self._queue.lowest(TRIED_RUNS) if (run := self._grow_run(start, length))]
         return min(runs, key=self._worth, default=[])
 
     def _grow_run(self, start: Owner, length: int) -> list[Owner]:
-        """Return an owner and its neighbours, lower value first, until they and the holes between them are long enough;
-        empty if something in use is in the way.
+        """Return an owner and adjacent ones, lower value first, until they and the holes between them are long enough;
+        empty if slots in use interrupt them.
         """
         run = [start]
         longest = max(extents_of(start), key=lambda extent: extent.length, default=Extent(0, 0))

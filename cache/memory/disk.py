@@ -1,9 +1,9 @@
 """The disk tier: one checksummed safetensors file per encoded module, written completely or not at all.
 
 A file is written under a temporary name, synced and renamed. A missing, truncated, foreign or damaged file is a miss
-and is removed; it never supplies wrong KV. The least recently used files are removed to stay within the capacity and to
+and is removed; it never returns wrong KV. The least recently used files are removed to stay within the capacity and to
 leave part of the disk free. A failing disk loses its modules but raises only in `write` and `keep_floor`. Several
-threads read, write and remove files; only one writes.
+threads read, write and remove files; only one writes. torch is imported by the first module that is read or written.
 """
 
 import errno
@@ -16,17 +16,17 @@ import threading
 import time
 from collections.abc import Mapping, Set
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
-
-import torch
-from safetensors.torch import save, save_file
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Literal
 
 from cache.memory.keys import digest, segment_key, token_bytes
-from cache.memory.kv_format import DTYPES, KVStorage, pack, unpack
 from cache.prompt.plan import Segment
+
+if TYPE_CHECKING:  # commands that only list modules do not wait for torch
+    from torch import Tensor
+
+    from cache.memory.kv_format import KVStorage
 
 MissReason = Literal[
     "never built", "evicted", "document changed", "model or template changed", "placement", "load failed", "bypassed"
@@ -99,12 +99,28 @@ def free_space(folder: Path | str, floor: int | None) -> FreeSpace:
     return FreeSpace(usage.free, min(FLOOR_BYTES, usage.total // FLOOR_SHARE) if floor is None else floor)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TierContents:
+    """Contents of the tiers. modules: tier, header and bytes, slowest tier first. evictions: by tier, on the device by
+    kind. space: of the disk, if known. failed_writes, skipped_writes: modules that the disk refused, and had no time
+    for.
+    """
+
+    modules: tuple[tuple[str, ModuleHeader, int], ...] = ()
+    num_bytes: Mapping[str, int] = field(default_factory=dict)
+    capacity: Mapping[str, int] = field(default_factory=dict)
+    evictions: Mapping[str, int] = field(default_factory=dict)
+    space: FreeSpace | None = None
+    failed_writes: int = 0
+    skipped_writes: int = 0
+
+
 SUFFIX = ".safetensors"
 LENGTH_BYTES = 8  # length of the first field of a safetensors file: the size of the description after it
-KINDS = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16, "I8": torch.int8}
-"""The file's tensors, by name."""
+KINDS = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "I8": "int8"}
+"""The tensors of a file, by name."""
 UNREADABLE = (OSError, KeyError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError)
-"""What reading a damaged or foreign file raises."""
+"""Exceptions of reading a damaged or foreign file."""
 log = logging.getLogger(__name__)
 
 
@@ -113,7 +129,7 @@ class LoadFailed(Exception):
 
 
 class Unreachable(LoadFailed):
-    """A file could not be read now. It may be intact, and other engines may use it."""
+    """A file cannot be read at the moment. It may be intact, and other engines may use it."""
 
 
 @dataclass(slots=True)
@@ -127,7 +143,7 @@ class DiskEntry:
 
 class DiskTier:
     """Encoded modules in `folder`, at most `capacity` bytes. floor: bytes of the disk that modules leave free, see
-    `free_space`. space: of the disk at the last look, if known. kept: keys that are removed last. undeleted: removed
+    `free_space`. space: of the disk at the last check, if known. kept: keys that are removed last. undeleted: removed
     modules whose files could not be deleted; they are never read, and deletion is retried.
     """
 
@@ -179,10 +195,10 @@ class DiskTier:
         free, floor = (f"{number >> 20} MiB" for number in (space.free, space.floor))
         if space.is_short and not was_short:
             log.warning(
-                "the disk has %s left: encoded modules are removed so that %s stay free (disk_floor)", free, floor
+                "the disk has %s free: encoded modules are removed so that %s stay free (disk_floor)", free, floor
             )
         if gone < lack:
-            raise OSError(errno.ENOSPC, f"the disk has {free} left, and {floor} are to stay free (disk_floor)")
+            raise OSError(errno.ENOSPC, f"the disk has {free} free, and {floor} must stay free (disk_floor)")
 
     def look(self) -> FreeSpace | None:
         with suppress(OSError):
@@ -203,10 +219,14 @@ class DiskTier:
             held = [*self.entries.values(), *self.undeleted.values()]
             return [entry.header for entry in held if entry.header.name]
 
-    def write(self, header: ModuleHeader, rows: Tensor, storage: KVStorage = "model") -> None:
+    def write(self, header: ModuleHeader, rows: "Tensor", storage: "KVStorage" = "model") -> None:
         """Store one module, unless it is larger than the capacity. Raises OSError if the disk refuses; then nothing
         remains.
         """
+        from safetensors.torch import save
+
+        from cache.memory.kv_format import pack
+
         self._delete_again()
         tensors = pack(rows, storage)
         data = save({name: one.contiguous() for name, one in tensors.items()}, metadata_of(header, rows, tensors))
@@ -230,7 +250,7 @@ class DiskTier:
             _delete(temporary)
             raise
 
-    def read(self, key: str) -> Tensor:
+    def read(self, key: str) -> "Tensor":
         """Return the rows of a module, `[2, layers, length, kv_heads, head_dim]`. Raises LoadFailed."""
         entry = self.entries.get(key)
         if key in self.undeleted:
@@ -303,6 +323,15 @@ class DiskTier:
         return gone
 
 
+def contents_on_disk(disk: DiskTier) -> TierContents:
+    return TierContents(
+        modules=tuple(("disk", entry.header, entry.num_bytes) for entry in disk.entries.values()),
+        num_bytes={"disk": disk.num_bytes},
+        capacity={"disk": disk.capacity},
+        space=disk.look(),
+    )
+
+
 def _delete(path: Path) -> bool:
     try:
         path.unlink(missing_ok=True)
@@ -320,34 +349,42 @@ def read_file(path: Path) -> bytearray:
     return data
 
 
-def checked_rows(key: str, data: bytearray) -> Tensor:
+def checked_rows(key: str, data: bytearray) -> "Tensor":
     """Return the rows in a file's bytes, without a copy. Raises one of `UNREADABLE`."""
+    import torch
+
+    from cache.memory.kv_format import DTYPES, unpack
+
     described, at = description(data)
     metadata, tensors = described.pop("__metadata__"), {}
     for name, one in described.items():  # by hand: the library copies, which takes longer than the checksum
-        (first, end), dtype = one["data_offsets"], KINDS[one["dtype"]]
+        (first, end), dtype = one["data_offsets"], getattr(torch, KINDS[one["dtype"]])
         tensor = torch.frombuffer(data, dtype=dtype, count=(end - first) // dtype.itemsize, offset=at + first)
         tensors[name] = tensor.view(one["shape"])
     if json.loads(metadata["header"])["key"] != key:
-        raise ValueError("the file holds another module")
+        raise ValueError("the file contains another module")
     if checksum_of(tensors) != metadata["checksum"]:
         raise ValueError("checksum mismatch")
     return unpack(tensors, DTYPES[metadata["dtype"]])
 
 
-def save_module(path: Path, header: ModuleHeader, rows: Tensor) -> None:
+def save_module(path: Path, header: ModuleHeader, rows: "Tensor") -> None:
     """Write the file of a module, neither synced nor atomic. Raises OSError, SafetensorError."""
+    from safetensors.torch import save_file
+
+    from cache.memory.kv_format import pack
+
     tensors = pack(rows, "model")
     save_file(tensors, path, metadata_of(header, rows, tensors))
 
 
-def metadata_of(header: ModuleHeader, rows: Tensor, tensors: Mapping[str, Tensor]) -> dict[str, str]:
+def metadata_of(header: ModuleHeader, rows: "Tensor", tensors: "Mapping[str, Tensor]") -> dict[str, str]:
     metadata = {"header": json.dumps(asdict(header)), "checksum": checksum_of(tensors)}
     return metadata | {"dtype": str(rows.dtype).removeprefix("torch.")}
 
 
 def read_header(path: Path) -> ModuleHeader:
-    """Return the header of a module file; one without a name for a damaged or foreign file, so that it can be
+    """Return the header of a module file. A damaged or foreign file gets a header without a name, so that it can be
     evicted.
     """
     try:
@@ -372,8 +409,8 @@ def header_of(name: str, metadata: Mapping[str, str]) -> ModuleHeader:
 
 
 def description(data: bytes | bytearray) -> tuple[dict[str, Any], int]:
-    """Return a file's description of its tensors and metadata, and the offset of the data. `data` may be the file's
-    beginning. Raises ValueError or RecursionError.
+    """Return a file's description of its tensors and metadata, and the offset of the data. `data` may be only the first
+    bytes. Raises ValueError or RecursionError.
     """
     end = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "little")
     return json.loads(data[LENGTH_BYTES:end]), end
@@ -391,8 +428,10 @@ def nameless(key: str) -> ModuleHeader:
     return ModuleHeader(key=key, name="", tenant="", fingerprint="", prefix="", tokens="", start=0, num_tokens=0)
 
 
-def checksum_of(tensors: Mapping[str, Tensor]) -> str:
+def checksum_of(tensors: "Mapping[str, Tensor]") -> str:
     """Return the SHA-256 of raw bytes (in hardware, several times faster than BLAKE2b)."""
+    import torch
+
     hasher = hashlib.sha256()
     for name in sorted(tensors):
         hasher.update(tensors[name].contiguous().view(torch.uint8).numpy().data)

@@ -1,14 +1,14 @@
 """Eviction order: a module's or prefix's value is its recent use times the cost to restore it.
 
-Each use counts half as much after a half-life (LRFU, Lee et al. 2001). A long half-life hits most while popularity is
-stable, a short one while it changes. Two rehearsals hold the keys that memory would hold under each, and the one with
-more recent hits decides (as in LeCaR, Vietri et al. 2018, and the shadow caches of adaptive W-TinyLFU, Einziger et al.
-2018). A round, the unit of half-lives, is as many uses as memory holds entries.
+Each use counts half as much after a half-life (LRFU, Lee et al. 2001). A long half-life gives the most hits while
+popularity is stable, a short one while it changes. Two simulations hold the keys that memory would hold under each, and
+the one with more recent hits decides (as in LeCaR, Vietri et al. 2018, and the shadow caches of adaptive W-TinyLFU,
+Einziger et al. 2018). A round, the unit of half-lives, is as many uses as memory holds entries.
 
 The value is the mark of the uses + log2(seconds), where seconds is the present cost to restore one token. Use counts of
-evicted modules are remembered, so a popular module keeps its value when it returns. Kept modules go last. Values are in
-a heap and mostly rise, so the lowest is computed again when it is needed, and all from time to time, because costs
-change.
+evicted modules are remembered, so a popular module keeps its value when it returns. Pinned modules are evicted last.
+Values are in a heap and mostly rise, so the lowest is recomputed when it is needed. All are recomputed from time to
+time, because costs change.
 """
 
 import heapq
@@ -31,7 +31,7 @@ class Rehearsal:
         self._heap: list[tuple[float, str]] = []  # marks that may have risen, each key once
 
     def use(self, key: str, mark: float, room: int) -> bool:
-        """Count a use that leaves `mark`, with room for `room` keys. Returns whether the key was there."""
+        """Count a use that leaves `mark`. room: maximum number of keys. Returns whether it was a hit."""
         hit = key in self._marks
         if not hit:
             while len(self._marks) >= max(1, room):
@@ -52,7 +52,7 @@ class Rehearsal:
 
 
 class HalfLife:
-    """The number of rounds so far, and the half-life that decides now."""
+    """The number of rounds so far, and the half-life in use."""
 
     def __init__(self) -> None:
         self.rounds = 0.0
@@ -110,7 +110,7 @@ V = TypeVar("V", bound=Victim)
 
 class EvictionQueue(Generic[V]):
     """Candidates for eviction, lowest value first. is_evictable: whether one still is. cost: seconds per token to
-    restore it. is_kept: whether it goes last. half_life: of another queue whose marks count here as well.
+    restore it. is_kept: whether it is evicted last. half_life: of another queue whose marks are valid here.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class EvictionQueue(Generic[V]):
         return victim in self._queued
 
     def count_use(self, victim: V, name: str | None = None, room: int = 0) -> None:
-        """Count one more use, which fades the others. name: identifies it when it returns after an eviction; None if it
+        """Count one more use; older uses count less. name: identifies it when it returns after an eviction; None if it
         never returns. room: number of returning entries that fit.
         """
         victim.marks = self.half_life.use(victim.marks, len(self._queued))

@@ -1,7 +1,7 @@
 """The host tier: modules evicted from the device, in main memory. A module leaves it when it returns to the device.
 
 On a GPU, the tier is one block, pinned once, so that the device copies during passes. The block has a row for each
-layer. A module has the same columns of all rows, in pieces if necessary. Owned by the engine thread. Out of scope:
+layer. A module occupies the same columns of all rows, in pieces if necessary. Owned by the engine thread. Out of scope:
 evictions from the device (`device`), copies into the pool (`background`).
 """
 
@@ -68,7 +68,7 @@ class HostTier:
                 return
 
     def take(self, key: str) -> HostEntry:
-        """Take a module out, with its rows. It is not evicted, and must be given to `put_back` or `free`."""
+        """Remove and return a module with its rows. Pass it to `put_back` or `free` afterwards."""
         entry = self.entries.pop(key)
         self.num_bytes -= entry.num_bytes
         return entry
@@ -93,7 +93,7 @@ class HostTier:
         self._queue.refresh()
 
     def close(self) -> None:
-        """Release the system's resources."""
+        """Release resources of the operating system."""
 
     def check_integrity(self) -> None:
         assert self.num_bytes == sum(entry.num_bytes for entry in self.entries.values()) <= self.capacity
@@ -110,7 +110,7 @@ class HostTier:
 
 
 UNIT = 4096
-"""Bytes of a row that are allocated together. A piece has at least 16 of these units: shorter copies waste the bus."""
+"""Allocation unit in bytes of a row. A piece has at least 16 units, because shorter copies are slow."""
 
 
 class PinnedTier(HostTier):
@@ -190,7 +190,7 @@ class PinnedTier(HostTier):
         return unpack(from_bytes(packed, layout), self._arena.shape.dtype)
 
     def _parts(self, layer: int, pieces: Sequence[Extent], packed: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Return the pieces of a layer, each with its bytes. The last piece may be longer than its bytes."""
+        """Return each piece of a layer with its bytes. The last piece may be longer than its bytes."""
         first = 0
         for piece in pieces:
             part = packed[first : first + piece.length * UNIT]

@@ -14,8 +14,8 @@ from cache.prompt.plan import Segment
 
 ALGORITHM = "b2"
 ENCODER_VERSION = "1"
-"""Increase it when the same model makes other keys and values of a module than before: another mask, other position
-ids, another order of heads. It is part of a model's fingerprint, so modules of other versions are encoded again.
+"""Increase it when the code changes a module's keys and values, for example by another mask, other position ids or
+another order of heads. It is part of a model's fingerprint, so other versions' modules are encoded again.
 """
 PUBLIC_TENANT = "public"
 TENANT_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -36,6 +36,17 @@ def digest(*parts: bytes | str) -> str:
 def file_digest(path: Path) -> str:
     with open(path, "rb") as file:
         return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
+
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+BASE = "base"
+
+
+def adapter_fingerprint(folder: Path) -> str:
+    """Return the identity of a LoRA adapter and of the one it was trained on; missing files are skipped."""
+    files = [folder / name for name in (CONFIG, WEIGHTS) if (folder / name).is_file()]
+    below = adapter_fingerprint(folder / BASE) if (folder / BASE).is_dir() else ""
+    return digest(*(file_digest(file) for file in files), below)
 
 
 def token_bytes(tokens: tuple[int, ...]) -> bytes:

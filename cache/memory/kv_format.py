@@ -1,8 +1,8 @@
 """Stored form of keys and values outside the KV pool: as in the model, or rounded to 8 bits (half the bytes).
 
 8-bit keys have a scale per channel over all tokens of the module, because channels differ most. Values have a scale per
-token and head. Rounding twice changes nothing more, so a module has one content in every tier. Rounding is approximate,
-so modules of each form have their own keys (`store`). Out of scope: rows that are not finite.
+token and head. Rounding a second time changes nothing, so a module has the same content in every tier. Rounding is
+approximate, so modules of each form have their own keys (`store`). Out of scope: rows that are not finite.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ def pack(rows: Tensor, storage: KVStorage) -> dict[str, Tensor]:
 
 
 def unpack(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
-    """Return the rows of `pack`, 8-bit ones in this dtype. Raises KeyError for neither form."""
+    """Return rows from their stored form. dtype: of 8-bit rows. Raises KeyError for an unknown form."""
     if "kv" in tensors:
         return tensors["kv"]
     both = [tensors[f"{name}s"] * tensors[f"{name}_scales"] for name in ("key", "value")]

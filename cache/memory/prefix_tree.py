@@ -1,4 +1,4 @@
-"""Exact prefix reuse: a radix tree of all computed prompts, which can be split at any token.
+"""Exact prefix reuse: a radix tree of all computed prompts, with splits at any token.
 
 A path from the root is a prefix of a prompt: placed modules (named by key, without memory here) and runs of computed
 tokens (with the extents of their KV). The rows of a run are valid for every prompt with the same path, because a token
@@ -64,7 +64,7 @@ class PrefixNode:
 
     @property
     def is_leaf(self) -> bool:
-        """True if it may be evicted now: it has no children and no request needs it."""
+        """Return whether it may be evicted now: it has no children and no request needs it."""
         return self.parent is not None and not (self.children or self.refs or self.is_detached)
 
     def path(self) -> "Iterator[PrefixNode]":
@@ -83,7 +83,7 @@ def common_length(a: tuple[int, ...], b: tuple[int, ...]) -> int:
 
 
 class PrefixTree:
-    """One tree per tenant; tenants share nothing. An empty tree is dropped: there may be as many tenants as visitors.
+    """One tree per tenant; tenants share nothing. An empty tree is dropped, because every visitor is a tenant.
     evictable_slots: slots that no request in flight needs. on_leaf: called with each node that becomes evictable.
     """
 
@@ -112,8 +112,8 @@ class PrefixTree:
     def insert(
         self, node: PrefixNode, steps: Iterable[tuple[PathStep, Sequence[Extent]]], owner: str | None
     ) -> tuple[PrefixNode, list[Extent]]:
-        """Append computed steps below `node`; the tree owns their extents. Returns the last node, and the extents that
-        the caller frees: of tokens that another request has computed meanwhile, or all of them for a detached node.
+        """Append computed steps below `node`; the tree owns their extents. Returns the last node, and extents for the
+        caller to free: those of tokens that another request has computed meanwhile, or all for a detached node.
         """
         surplus: list[Extent] = []
         if node.is_detached:
@@ -191,8 +191,8 @@ class PrefixTree:
 
     def forget(self, modules: Set[str]) -> list[Extent]:
         """Remove everything computed with modules or with their text: all paths through them, and everything computed
-        in the same sessions, whose later turns may quote them. Other sessions may continue after placed modules, which
-        have no text of a session. Returns the extents that no request in flight reads.
+        in the same sessions, whose later turns may quote them. Other sessions keep prefixes that end at placed modules.
+        Returns the extents that no request in flight reads.
         """
         touched = [node for node in self.nodes() if node.step.comes_from(modules)]
         below = [node for top in touched for node in subtree(top)]
@@ -251,7 +251,7 @@ class PrefixTree:
         return self._split(child, common_length(child.step.tokens, step.tokens))
 
     def _split(self, node: PrefixNode, length: int) -> PrefixNode:
-        """Let `node` keep the tokens from `length` on, and return the new node with the tokens before."""
+        """Split a node. `node` keeps the tokens from `length` on; the new node, with the tokens before, is returned."""
         if length == len(node.step.tokens):
             return node
         parent = node.parent

@@ -2,8 +2,8 @@
 
 The location is listed from time to time, because engines do not notify each other: a new file is found after the next
 listing, and a vanished file is a miss. A file's name identifies its content, so several writers of one module do no
-harm. Files appear complete: by renaming in a folder, by the store itself elsewhere. The writer removes the oldest files
-beyond the capacity. Out of scope: checking files (`disk`).
+harm. Files become visible only when complete: by renaming in a folder, by the store itself otherwise. The writer
+removes the oldest files beyond the capacity. Out of scope: checking files (`disk`).
 """
 
 import logging
@@ -23,7 +23,7 @@ from cache.memory.disk import DiskEntry, DiskTier, FreeSpace, LoadFailed, Module
 
 LIST_S = 5.0  # seconds between two listings
 HEADER_BYTES, HEADERS_AT_ONCE = 16 << 10, 256
-"""Bytes to read of each new file (its description has about 1000), and files at a time."""
+"""Bytes to read from each new file (its description has about 1000), and number of concurrent reads."""
 MOST_REMOVED = 20_000  # maximum number of removed modules to remember
 LEFT_OVER_S = 3600.0  # age in seconds from which a half-written file belongs to an ended engine
 HALF = ".tmp"
@@ -93,7 +93,7 @@ class SharedTier(DiskTier):
         super()._register(header, num_bytes, used)
 
     def _get(self, key: str) -> bytearray:
-        """Raises LoadFailed if another engine has removed the file, and Unreachable."""
+        """Read a file. Raises LoadFailed if another engine has removed it, and Unreachable."""
         try:
             return bytearray(self._files_of.cat_file(self._place(key)))
         except FileNotFoundError as error:
@@ -126,7 +126,7 @@ class SharedTier(DiskTier):
             return {}
 
     def _take(self, there: dict[str, dict[str, Any]]) -> None:
-        """Use a listing, except for files that were written or removed here since it started."""
+        """Apply a listing, except for files that were written or removed here since it started."""
         with self._lock:
             for key in self.entries.keys() - there.keys() - self._touched:
                 del self.entries[key]

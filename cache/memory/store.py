@@ -1,15 +1,15 @@
 """The tiers of modules: device memory, which also holds exact prefixes, host memory and disk.
 
-The store knows where a module is, and why one is missing. Owned by the engine thread; other threads read and write
-files. Its contents can be returned as values, to be shown or sent.
+The store knows the tier of each module, and the reason for a miss. Owned by the engine thread; other threads read and
+write files. Its contents can be returned as values.
 """
 
 import heapq
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
@@ -20,18 +20,18 @@ from cache.errors import CapacityError
 from cache.memory.arena import Arena, Extent
 from cache.memory.background import DiskWriter, Loader, ModuleLoad
 from cache.memory.device import CacheEntry, DeviceMemory, Owner
-from cache.memory.disk import DiskTier, FreeSpace, LoadFailed, MissReason, ModuleHeader, Unreachable
+from cache.memory.disk import DiskTier, LoadFailed, MissReason, ModuleHeader, TierContents, Unreachable
 from cache.memory.host import HostTier, PinnedTier
 from cache.memory.keys import PUBLIC_TENANT, digest, segment_key
 from cache.memory.kv_format import KVStorage, kept_bytes_per_token, rounded, unpack
 from cache.prompt.plan import Segment
 
 Source = Literal["device", "host", "disk", "computed", "elsewhere"]
-"""The source of a module's rows. elsewhere: a remote model, which does not tell."""
+"""The source of a module's rows. elsewhere: a remote model, which does not report it."""
 FIRST_COMPUTE_S = 1e-3  # assumed seconds per token before passes are measured
 NOISE_S = 0.05  # seconds that loading must be slower than computing before it counts, as noise of a busy machine
 TRIED_ANYWAY = 16
-"""One in this number of modules that load more slowly than they compute is loaded, to measure loading again."""
+"""If loading is slower than computing, one in this number of modules is still loaded, to measure loading again."""
 REMEMBERED_EVICTIONS, REMEMBERED_NAMES = 10_000, 100_000
 """Number of evictions and names to remember, for reasons of misses and use counts."""
 log = logging.getLogger(__name__)
@@ -39,8 +39,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lookup:
-    """Result of `Store.find`. entry: the module, pinned. Without entry, either it is being loaded from `source` (call
-    again after `loading`), or it is missing because of `reason`.
+    """Result of `Store.find`. entry: the module, pinned. Without entry, it is being loaded from `source` (call again
+    after `loading`), or is missing for `reason`.
     """
 
     entry: CacheEntry | None = None
@@ -51,9 +51,7 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixUse:
-    """A computed prefix that later requests found. tokens: its last run; num_tokens: from the beginning of the
-    prompt.
-    """
+    """A computed prefix that later requests reused. tokens: its last run; num_tokens: its whole length."""
 
     tokens: tuple[int, ...]
     num_tokens: int
@@ -76,8 +74,8 @@ class Cost:
 
 class Store:
     """Modules and prefixes of one model. host_memory: bytes for modules evicted from the device. kv_storage: stored
-    form; 8-bit modules are so in every tier, with keys of their own. on_load: called on any thread when a load ends.
-    compute_cost, load_cost, host_cost: of computing a token, reading it from disk, and copying it from host memory.
+    form in every tier; 8-bit modules have their own keys. on_load: called on any thread when a load ends. compute_cost,
+    load_cost, host_cost: of computing a token, reading it from disk, and copying it from host memory.
     """
 
     def __init__(
@@ -112,7 +110,7 @@ class Store:
         return self.tier(key) is not None
 
     def tier(self, key: str) -> Literal["device", "host", "disk"] | None:
-        """Return the fastest tier that has a module, or loads it. From any thread; it may have moved since."""
+        """Return the fastest tier that has a module, or loads it. From any thread; the module may move afterwards."""
         if key in self.device.entries:
             return "device"
         if (load := self._loader.running.get(key)) is not None:
@@ -126,8 +124,8 @@ class Store:
         return bool(self._loader)
 
     def find(self, segment: Segment, tenant: str) -> Lookup:
-        """Find a module and pin it, or start to load it. On a GPU, a module in host memory is found before it is
-        copied: passes wait for it (`Arena.await_layer`). Raises CapacityError if the pool has no room for the load now.
+        """Find a module and pin it, or start to load it. On a GPU, a module in host memory is returned before it is
+        copied: passes wait for it (`Arena.await_layer`). Raises CapacityError if the pool has no space for it.
         """
         self.collect_loads()
         key = self.key(segment, tenant)
@@ -152,8 +150,8 @@ class Store:
             self.host_cost.measured(seconds, tokens)
 
     def put(self, segment: Segment, tenant: str, extent: Extent) -> CacheEntry:
-        """Admit a module whose rows are in `extent`, pinned, and queue it for the disk unless it is there or the disk
-        is far behind.
+        """Admit a module whose rows are in `extent`, pinned, and queue it for the disk unless it is already there or
+        the disk is too slow.
         """
         header = ModuleHeader.of(segment, fingerprint=self.fingerprint, tenant=tenant)
         is_stored = self._is_on_disk(header.key)
@@ -173,8 +171,8 @@ class Store:
         return frozenset(header.key for header in headers if header.tenant == tenant)
 
     def forget(self, keys: Set[str]) -> int:
-        """Remove modules from every tier, and all prefixes computed with them. Requests in flight still read theirs,
-        but no new request finds them. Returns the number of modules found.
+        """Remove modules from every tier, and all prefixes computed with them. Requests in flight still read them, but
+        no new request finds them. Returns the number of modules found.
         """
         self.device.free(self.device.prefixes.forget(keys))
         self.device.half_life.forget(keys)
@@ -351,22 +349,6 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TierContents:
-    """Contents of the tiers. modules: tier, header and bytes, slowest tier first. evictions: by tier, on the device by
-    kind. space: of the disk, if known. failed_writes, skipped_writes: modules that the disk refused, and had no time
-    for.
-    """
-
-    modules: tuple[tuple[str, ModuleHeader, int], ...] = ()
-    num_bytes: Mapping[str, int] = field(default_factory=dict)
-    capacity: Mapping[str, int] = field(default_factory=dict)
-    evictions: Mapping[str, int] = field(default_factory=dict)
-    space: FreeSpace | None = None
-    failed_writes: int = 0
-    skipped_writes: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleCheck:
     """A stored module compared with the model. largest_difference: relative to the largest number; None if the stored
     module cannot be read, for the reason in `problem`.
@@ -397,15 +379,6 @@ def contents_of(store: Store, *, with_modules: bool) -> TierContents:
         space=None if disk is None else disk.space,
         failed_writes=store.unwritten[0],
         skipped_writes=store.unwritten[1],
-    )
-
-
-def contents_on_disk(disk: DiskTier) -> TierContents:
-    return TierContents(
-        modules=tuple(("disk", entry.header, entry.num_bytes) for entry in disk.entries.values()),
-        num_bytes={"disk": disk.num_bytes},
-        capacity={"disk": disk.capacity},
-        space=disk.look(),
     )
 
 

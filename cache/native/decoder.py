@@ -1,9 +1,8 @@
-"""A model's forward pass as one call of compiled code (`decoder.c`), and the compilation of that code, once per CPU and
-version.
+"""A model's forward pass as one call of compiled code (`decoder.c`), which is compiled once per CPU and version.
 
 The code reads packed copies of a transformers model's weights; transformers is the loader and the oracle. The machine's
-own compiler (`cc`) is used, so that the code has every instruction of this CPU. Without it only speed is lost. Out of
-scope: families other than Llama's, and other devices.
+own compiler (`cc`) is used, so that the code has every instruction of this CPU. Without a compiler, decoding is slower.
+Out of scope: families other than Llama's, and other devices.
 """
 
 import ctypes
@@ -29,9 +28,9 @@ log = logging.getLogger(__name__)
 
 @cache
 def load_library(folder: Path, dtype: torch.dtype) -> ctypes.CDLL | None:
-    """Return the compiled code for a dtype of keys and values, kept in `folder`; None, with a log line, without."""
+    """Return the compiled code for a dtype of keys and values, stored in `folder`; log a failure and return None."""
     flags = [*FLAGS, *(["-DKV_FLOAT32"] if dtype == torch.float32 else [])]
-    return load_compiled(SOURCE, flags, folder, "answers are written more slowly")
+    return load_compiled(SOURCE, flags, folder, "answers are slower")
 
 
 OUTPUTS = 64  # as in linear.h: a layer's number of outputs is a multiple of it
@@ -127,7 +126,7 @@ class NativeDecoder:
         scored: Sequence[ScoredChunk] = (),
         scored_layers: range = range(0),
     ) -> Tensor:
-        """Run a pass as `Model.forward`. give_up is asked in passes of more than LONG_ROWS rows."""
+        """Run a pass as `Model.forward`. give_up is called in passes of more than LONG_ROWS rows."""
         tokens = array("i", (token for chunk in chunks for token in chunk.tokens))
         slots = array("i", (slot for chunk in chunks for slot in chunk.slots))
         positions = torch.tensor([position for chunk in chunks for position in chunk.positions])
@@ -193,7 +192,7 @@ class NativeDecoder:
         )
 
     def _linear(self, linears: list[nn.Linear], *, in_turn: bool = False) -> _Linear:
-        """Return several layers with the same input as one. in_turn: their panels alternate."""
+        """Return several layers with the same input as one layer. in_turn: their panels alternate."""
         # each [panels, lanes, inputs]
         panels = [torch.unflatten(one.weight.detach(), 0, (-1, self._lanes)) for one in linears]
         together = torch.stack(panels, 1).flatten(0, 1) if in_turn else torch.cat(panels)
@@ -244,7 +243,7 @@ def why_not_covered(hf: Any) -> str:
 
 def rounded(panels: Tensor) -> Tensor:
     """Round panels `[panels, lanes, inputs]` to 8 bits for decoder.c: uint8 `[panels, bytes]`, each panel's weights and
-    then its scales. A scale is first rounded up to bfloat16, so no weight exceeds 127 of them.
+    then its scales. A scale is rounded up to bfloat16, so no weight exceeds 127 scales.
     """
     groups = torch.unflatten(panels.float(), 2, (-1, INT8_GROUP))
     exact = groups.abs().amax(3) / 127
@@ -294,7 +293,7 @@ def native_decoder_of(
     if rotation is None:
         return None
     if reason := why_not_covered(hf):
-        log.info("the model runs in transformers, not in compiled code: %s", reason)
+        log.info("the model runs in transformers instead of compiled code: %s", reason)
         return None
     library = load_library(folder, hf.dtype)
     return None if library is None else NativeDecoder(hf, rotation, library, weights)

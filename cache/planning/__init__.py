@@ -1,1 +1,1 @@
-"""The number and size of machines for a load: a simulation over a virtual clock."""
+"""A simulation of the number and size of machines for a load, with a virtual clock."""

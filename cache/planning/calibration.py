@@ -1,5 +1,4 @@
-"""Costs of passes on this machine, from a short run of the engine with random token ids: concurrent answers, questions,
-files.
+"""Costs of forward passes on this machine, measured in a short run of the engine with random token ids.
 
 All passes are described by one linear cost (`PassCosts`), fitted to relative errors. It takes about half a minute with
 the bundled model on two cores. Out of scope: models that are not on this machine.
@@ -30,7 +29,7 @@ from cache.prompt.plan import Plan, Segment, Span
 
 MODULE_TOKENS, MODULES = 200, 32
 SHARED, OWN = ((1, 1), (1, 8), (4, 8), (16, 1), (16, 8)), ((4, 8), (8, 4), (32, 1))
-"""Concurrent answers, and the modules before each: the same ones, or others for each answer."""
+"""Concurrent answers, and the modules before each: the same for all, or different ones."""
 QUESTIONS = (24, 96, 384)
 PLACED = (1, 8)  # modules before a question
 ANSWER_TOKENS, REPEATS = 24, 3
@@ -40,7 +39,7 @@ Draw = Callable[[int], tuple[int, ...]]  # returns so many random token ids
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredPass:
-    """Seconds of one pass, and its parts. requests: that started with it."""
+    """Seconds of one pass, and its parts. requests: number that started with it."""
 
     seconds: float
     prefill_rows: int = 0
@@ -125,7 +124,7 @@ def time_answers(engine: Engine, segments: list[Segment], draw: Draw) -> Iterato
 
 
 def time_decoding(engine: Engine, each: list[list[Segment]], draw: Draw) -> float:
-    """Return the seconds of one pass while all answers are written. each: the modules before each answer."""
+    """Return the seconds of one pass while all answers are generated. each: the modules before each answer."""
     plans = [plan_of(placed, draw(2)) for placed in each]
     sampling = Sampling(max_tokens=ANSWER_TOKENS, temperature=1.0, top_k=40, seed=0)
     started = time.perf_counter()
@@ -165,7 +164,7 @@ def time_load(engine: Engine, segments: list[Segment]) -> float:
 
 
 def time_crowded(engine: Engine, segments: list[Segment], draw: Draw) -> float:
-    """Return how many times longer a pass takes while one engine per core writes answers; at least 1."""
+    """Return the slowdown of a pass while one engine per core generates answers; at least 1."""
     model, each = engine.model, [segments[:1]]
     others = max(1, (os.cpu_count() or 1) // torch.get_num_threads()) - 1
     if not others:

@@ -1,4 +1,4 @@
-"""Costs of a model's passes on a machine: measured for one model, scaled for others by weights, reads and products.
+"""Costs of a model's forward passes on a machine: measured for one model, scaled for others by operations.
 
 Out of scope: measuring (`calibration`).
 """
@@ -34,7 +34,7 @@ class ModelShape:
 
     @property
     def attention_width(self) -> int:
-        """Queries of all heads and layers."""
+        """Width of the queries of all heads and layers."""
         return self.layers * self.heads * self.head_dim
 
     def bytes_per_token(self, number_bytes: int) -> int:
@@ -61,7 +61,7 @@ class PassCosts:
     """Costs in seconds. A pass costs pass_s, plus prefill_row_s per prompt row, decode_row_s per row of a running
     answer, read_token_s per token whose keys and values some row sees, and pair_s per pair of a row and such a token. A
     request costs request_s once, a token from disk load_token_s. threads: of an engine, on a machine of `cores`.
-    crowded: how many times longer a pass takes while one engine per core computes. is_scaled: scaled, not measured.
+    crowded: slowdown of a pass while one engine per core computes. is_scaled: scaled, not measured.
     """
 
     model: str
@@ -95,9 +95,9 @@ class PassCosts:
         return busy * self.threads > self.cores
 
     def slowdown(self, busy: int, chance: float) -> float:
-        """Return how many times longer a pass takes while `busy` engines of a machine compute. Up to the number of
-        cores they compete for memory; beyond it they share cores, some of which have one thread more than others.
-        chance: from 0 to 1, decides whether this engine has a thread on such a core.
+        """Return the slowdown of a pass while `busy` engines of a machine compute. Up to the number of cores they
+        compete for memory; beyond it they share cores, and some cores have one thread more. chance: from 0 to 1,
+        decides whether this engine has a thread on such a core.
         """
         most = max(1, self.cores // self.threads)
         waiting = (min(busy, most) - 1) / (most - 1) if most > 1 else 0.0
@@ -147,7 +147,7 @@ def read_costs(file: Path) -> PassCosts:
     except OSError as error:
         raise PlanError(f"{file}: {error.strerror or error}") from error
     except (ValueError, TypeError, RecursionError) as error:
-        raise PlanError(f"{file} has no costs of passes: remove it, so that they are measured again") from error
+        raise PlanError(f"{file} has no costs of forward passes: delete it, and they are measured again") from error
     return costs
 
 

@@ -1,7 +1,7 @@
 """The device memory of one simulated replica: the engine's own bookkeeping (`cache.memory.device`) over empty slots.
 
-Documents are modules known by numbers. A conversation's rows are one path of the prefix tree, whatever documents were
-before them.
+Documents are modules identified by numbers. A conversation's rows are one path of the prefix tree, regardless of its
+documents.
 """
 
 from collections.abc import Callable, Collection
@@ -38,14 +38,14 @@ class SimulatedMemory:
         return self.device.admit(header, extent, self._evicted.pop(document, None))
 
     def fill(self, document: int, tokens: int, uses: float) -> None:
-        """Start with a document that was used for a long time. uses: per round (`cache.memory.eviction`)."""
+        """Add a document that was used for a long time. uses: per round (`cache.memory.eviction`)."""
         entry = self.put(document, self.device.reserve(tokens))
         short, long = (log2(uses * half_life / log(2)) for half_life in (SHORT, LONG))
         entry.marks = short, long
         self.device.release(entry)
 
     def find_rows(self, conversation: str, tokens: int) -> tuple[PrefixNode, int]:
-        """Return the available rows of a conversation's first `tokens`, pinned, and their number."""
+        """Pin and return the available rows of a conversation's first `tokens`, and their number."""
         prefix = self.device.pin_prefix(conversation, [step_of(0, tokens)])
         return prefix, sum(len(node.step.tokens) for node in prefix.path())
 
@@ -62,5 +62,5 @@ class SimulatedMemory:
 
 
 def step_of(first: int, tokens: int) -> PathStep:
-    """Return a step of a conversation; its token ids make no difference."""
+    """Return a step of a conversation, with arbitrary token ids."""
     return PathStep(start=first, tokens=(0,) * tokens)

@@ -1,7 +1,7 @@
-"""The capacity for a load: each number of replicas with each routing, simulated, as a table and as an answer.
+"""The capacity for a load: simulate each number of replicas with each routing, and choose the smallest that is enough.
 
-Random documents start in the state after a long time: each replica holds what its router has sent there, as far as it
-fits. A trace starts with empty memory. The first fifth of the requests is not counted. The others are ten batches,
+Random documents start in the state after a long time: each replica holds the documents that its router sent there, if
+they fit. A trace starts with empty memory. The first fifth of the requests is not counted. The others are ten batches,
 whose means give 95 % intervals.
 """
 
@@ -34,8 +34,7 @@ LEAST_REQUESTS, REQUESTS_PER_REPLICA = 4000, 20
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRow:
     """One fleet with one routing. hit_rate: share of document tokens found in device memory, with half its 95 %
-    interval. sources: prompt tokens by source. ttft: seconds. utilisation: share of the time in which a replica
-    computes.
+    interval. sources: prompt tokens by source. ttft: seconds. utilisation: share of time in which a replica computes.
     """
 
     replicas: int
@@ -55,7 +54,7 @@ class PlannedRow:
 
 @dataclass(slots=True)
 class Counted:
-    """Ended requests, in order. skip: number that are not counted."""
+    """Ended requests, in order. skip: number of first requests that are not counted."""
 
     skip: int
     request_s: float
@@ -97,7 +96,7 @@ def plan_fleet(
     seed: int = 0,
 ) -> PlannedRow:
     """Simulate one fleet with one routing. disk: bytes for documents that all replicas can load. requests: number of
-    random ones, None for `requests_for`. Raises PlanError if a request does not fit in memory.
+    random requests, None for `requests_for`. Raises PlanError if a request does not fit in memory.
     """
 
     def size(_: int) -> int:
@@ -124,7 +123,7 @@ def plan_fleet(
 def settled(
     traffic: TrafficShape, router: RoutingPolicy, replicas: Sequence[str], room: int
 ) -> dict[str, list[tuple[int, float]]]:
-    """Return each replica's `room` documents after a long time, the least used first, with their uses per round."""
+    """Return each replica's `room` documents after a long time, least used first, with their uses per round."""
     popularity = Zipfian(traffic.documents, traffic.zipf)
     held: dict[str, list[tuple[int, float]]] = {name: [] for name in replicas}
     spread = room * len(replicas) if router.holders("0", 1) else room
@@ -172,13 +171,13 @@ def off_by(figures: Sequence[float]) -> float:
 
 
 def percentile(values: Sequence[float], share: int) -> float:
-    """Return the value that `share` percent do not exceed; 0 without values."""
+    """Return the percentile `share` of values; 0 without values."""
     if len(values) < 2:
         return mean(values) if values else 0.0
     return quantiles(values, n=100, method="inclusive")[share - 1]
 
 
 def fewest(rows: Sequence[PlannedRow], ttft_target: float) -> PlannedRow | None:
-    """Return the smallest fleet by modules whose p95 stays below the target and that refuses no request."""
+    """Return the smallest fleet, routed by modules, with a p95 below the target and no refused request."""
     fitting = [row for row in rows if row.routing == BY_MODULES and row.ttft_p95 <= ttft_target and row.refused == 0.0]
     return min(fitting, key=lambda row: row.replicas, default=None)

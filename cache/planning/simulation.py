@@ -1,8 +1,8 @@
-"""Simulated replicas behind a router, over a virtual clock: one heap of events, no thread, no sleep, seeded randomness.
+"""Simulated replicas and their router, with a virtual clock, one heap of events, seeded randomness and no threads.
 
 As in the engine, a request waits until all of its modules are in memory. Missing ones are loaded or computed once for
-all that wait; limits, order and passes are the engine's own. Two things are simpler: a request gets memory for all of
-its answer when it starts, so none is preempted, and the rows of several passes over answers alone are counted at once.
+all requests that wait. Limits, order and passes are the engine's own. Two things are simpler: a request gets memory for
+its whole answer when it starts, so none is preempted, and consecutive passes that only generate are counted together.
 
 Requests arrive at their time. Replicas of one machine share its compute. Out of scope: network, search, server.
 """
@@ -46,9 +46,9 @@ class SimulatedRows:
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A request at a replica. past: tokens of earlier turns. left: of the answer. modules: pinned. sources: where each
-    document was first found. prefix: pinned, with `reused` tokens of `past`. own: its memory. first_token, ended:
-    times.
+    """A request at a replica. past: tokens of earlier turns. left: remaining tokens of the answer. modules: pinned
+    ones. sources: first tier of each document. prefix: pinned, with `reused` tokens of `past`. own: its memory.
+    first_token, ended: times.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Job:
 
     @property
     def prompt_tokens(self) -> int:
-        """Tokens that modules do not supply."""
+        """Number of tokens that modules do not supply."""
         return self.past + self.request.question_tokens
 
 
@@ -94,8 +94,8 @@ class Passes:
 
 
 class SimulatedReplica:
-    """A replica called `name`. size: tokens of a document. is_on_disk: whether one can be loaded. slowdown: how many
-    times longer a pass takes now, given the load of its machine.
+    """A replica called `name`. size: tokens of a document. is_on_disk: returns whether a document can be loaded.
+    slowdown: current slowdown of a pass by the load of its machine.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class SimulatedReplica:
         self.passes = Passes(rows, now, seconds, count)
 
     def end_passes(self) -> list[Job]:
-        """Apply the passes. Returns the requests whose answer started or ended with them."""
+        """Apply the running passes. Returns the requests whose answer started or ended with them."""
         assert self.passes is not None
         passes, self.passes = self.passes, None
         self.busy_s += passes.end - passes.began
@@ -233,7 +233,7 @@ class SimulatedReplica:
                     return
 
     def _find_modules(self, job: Job, now: float) -> bool:
-        """Pin available modules and start to get the others. Returns whether all are there. Raises CapacityError."""
+        """Pin available modules and start to fetch others. Returns whether all are available. Raises CapacityError."""
         for document in job.request.documents:
             if document in job.modules:
                 continue
@@ -283,7 +283,7 @@ REPORT_S = 1.0  # seconds between reports of replicas
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """replicas: their number. memory: bytes for keys and values of each. per_machine: replicas that share a machine."""
+    """A fleet. replicas: number. memory: bytes for keys and values of each. per_machine: replicas on a machine."""
 
     replicas: int
     memory: int
@@ -307,9 +307,7 @@ class DiskContents:
 
 
 class Simulation:
-    """A fleet with a router. size: tokens of a document. ended: called with each request that was answered or
-    refused.
-    """
+    """A fleet with a router. size: tokens of a document. ended: called with each answered or refused request."""
 
     def __init__(
         self,
@@ -341,7 +339,7 @@ class Simulation:
         router.set_replicas([*self.replicas])
 
     def fill(self, documents: Mapping[str, Sequence[tuple[int, float]]]) -> None:
-        """Start with replicas' contents after a long time: documents, the least used first, with their uses."""
+        """Fill replicas as after a long time: with documents, least used first, and their uses."""
         for name, held in documents.items():
             for document, uses in held:
                 self.replicas[name].memory.fill(document, self._size(document), uses)
@@ -386,7 +384,7 @@ class Simulation:
             self._cut(replica)
 
     def _cut(self, replica: SimulatedReplica) -> None:
-        """Let a replica look for other work after the running pass."""
+        """Make a replica look for other work after the running pass."""
         assert replica.passes is not None
         replica.passes.cut(self.now)
         self._wake_at(replica, replica.passes.end)
@@ -421,7 +419,7 @@ class Simulation:
             self._wake_at(replica, min(ready for ready, _ in replica.loads.values()))
 
     def _report(self, replica: SimulatedReplica) -> None:
-        """Report a replica's contents, if that is due and a document was evicted."""
+        """Report a replica's contents, if a report is due and a document was evicted."""
         evictions, at = self._reported[replica.name]
         evicted = replica.memory.device.evictions["module"]
         if evicted > evictions and self.now - at >= REPORT_S:

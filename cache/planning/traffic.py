@@ -1,7 +1,7 @@
-"""Requests with times: random ones over any number of documents by Zipf, or a recorded trace; and the ways to choose a
-replica for one: by modules, as a cluster does, and two for comparison.
+"""Requests with times, random with Zipf popularity or from a recorded trace; and routing policies: by modules, as in a
+cluster, and two for comparison.
 
-Documents are numbers, the most popular one is 0. No memory grows with their number.
+Documents are numbers, the most popular one is 0. Memory does not grow with their number.
 """
 
 import json
@@ -32,8 +32,8 @@ class SimulatedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficShape:
-    """The distribution of requests. per_request: documents of one. related: probability that each later document has
-    the first one's topic. zipf: the exponent. Answers are half to three halves as long as `answer_tokens`.
+    """The distribution of requests. per_request: documents of one request. related: probability that a further document
+    has the first one's topic. zipf: the exponent. Answers are half to three halves as long as `answer_tokens`.
     """
 
     documents: int
@@ -46,7 +46,7 @@ class TrafficShape:
 
 
 class Zipfian:
-    """Ranks 0 .. count-1, where rank r has a probability proportional to (r+1) ** -exponent. By rejection-inversion
+    """Ranks 0 .. count-1, where rank r has a probability proportional to (r+1) ** -exponent. Uses rejection-inversion
     (Hörmann and Derflinger, 1996), without a table.
     """
 
@@ -133,7 +133,7 @@ def read_line(line: str, where: str, names: dict[str, int]) -> SimulatedRequest:
         if not (math.isfinite(at) and question >= 1 and answer >= 1):
             raise ValueError(at, question, answer)
     except (ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise PlanError(f"{where} is not a request: write {TRACE_LINE}, tokens from 1 on") from error
+        raise PlanError(f"{where} is not a request: write {TRACE_LINE}, with 1 token or more") from error
     return SimulatedRequest(
         at=at,
         documents=tuple(names.setdefault(str(one), len(names)) for one in dict.fromkeys(documents)),
@@ -144,8 +144,8 @@ def read_line(line: str, where: str, names: dict[str, int]) -> SimulatedRequest:
 
 
 class RoutingPolicy:
-    """The simulation's interface of a router. Requests have unique names. This one hashes the first module, as routers
-    of prefix caches do; the conversation without modules.
+    """The simulation's interface of a router. Requests have unique names. This class hashes the first module, like
+    routers of prefix caches, or the conversation if there are no modules.
     """
 
     def __init__(self) -> None:
@@ -155,18 +155,18 @@ class RoutingPolicy:
         self.ring.set_replicas(replicas)
 
     def choose(self, request: str, wanted: Wanted) -> str:
-        """Send a request; there is at least one replica."""
+        """Return the replica for a request; there is at least one."""
         return next(self.ring.walk(next(iter(wanted.modules), wanted.session or request)))
 
     def ended(self, request: str) -> None:
-        """Note the end of a request."""
+        """Record the end of a request."""
 
     def report(self, replica: str, modules: Set[str], queue: int) -> None:
         """Apply a replica's report of its modules and its number of requests."""
 
     def holders(self, key: str, count: int) -> list[str]:
-        """Return a module's replicas after a long time, at most `count`; empty for all of them. Here its home: later
-        documents of a prompt follow another one's hash, and are there as well.
+        """Return a module's replicas after a long time, at most `count`; empty for all. Here this is its home, although
+        it also goes to the homes of other first documents.
         """
         return [*islice(self.ring.walk(key), 1)]
 

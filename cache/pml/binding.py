@@ -1,4 +1,4 @@
-"""From a prompt and a laid-out schema to a plan: imports, arguments, and positions of new text; and a registry of
+"""Make a plan from a prompt and a laid-out schema: imports, arguments, and positions of new text. Also a registry of
 schemas.
 
 Own texts of the schema and of imported modules have their schema ids and are supplied by encoded segments. Text after
@@ -34,14 +34,14 @@ class Bound:
 
 
 def bind(prompt: Prompt, layout: Layout, *, position_independent: bool = True) -> Bound:
-    """Place a prompt. position_independent: whether a segment encoded once may be placed at any offset; if not,
-    segments are encoded at their schema ids. Raises PMLError.
+    """Place a prompt. position_independent: a segment encoded once may be placed at any offset; if not, segments are
+    encoded at their schema ids. Raises PMLError.
     """
     return Binder(prompt, layout, position_independent).bind()
 
 
 def module_segments(layout: Layout, *, position_independent: bool = True) -> list[Segment]:
-    """Return every segment a schema can use, scaffold sets last, to encode them ahead of use."""
+    """Return every segment that a schema can use, scaffold sets last, for encoding in advance."""
     by_path = {owner.path: owner for owner in layout.owners()}
     groups = [[owner] for owner in by_path.values() if owner.is_cached]
     groups += [[by_path[path] for path in scaffold] for scaffold in layout.scaffolds]
@@ -51,7 +51,7 @@ def module_segments(layout: Layout, *, position_independent: bool = True) -> lis
 def segment_of(layout: Layout, owners: list[PlacedOwner], position_independent: bool) -> tuple[Segment, int]:
     """Return own texts of owners as one segment, slots filled by placeholders, and the schema id of its first row. At
     least one owner has text. A segment that is not at id 0 is encoded after the tokenizer's sink prefix, so that its
-    first token does not count as the beginning of a text.
+    first token is not treated as the start of a text.
     """
     last = max(run.start for owner in owners for run in owner.runs)  # no text sees a slot behind the last text
     pieces = sorted((piece.start, piece.tokens) for owner in owners for piece in owner.pieces() if piece.start <= last)
@@ -183,14 +183,14 @@ class Binder:
         behind = occupied[index][0] if index < len(occupied) else self.layout.length
         room = behind - at if before <= at else 0
         if len(tokens) > room:
-            sizes = f"{len(tokens)} tokens, there is room for {room} before what comes next"
+            sizes = f"{len(tokens)} tokens, only {room} fit before the next module"
             raise self.fail(f"the text after it has {sizes}; move it to the end of the prompt", reference)
         if tokens:
             insort(occupied, (at, at + len(tokens)))
         return Span(start=at, tokens=tokens)
 
     def module_spans(self) -> Iterator[Span]:
-        """Return own texts of all imports, each from its segment, or computed if the module is not cached."""
+        """Return own texts of all imports, each supplied by its segment, or computed if the module is not cached."""
         together = self.scaffold_sets()
         for path, owner in self.imported.items():
             if not owner.is_cached:
@@ -201,7 +201,7 @@ class Binder:
                 yield from (replace(run, segment=segment, row=rows[run.start]) for run in owner.runs)
 
     def scaffold_sets(self) -> dict[str, tuple[Segment, int]]:
-        """Return the segment of each path in a complete scaffold set: larger sets first, then as declared."""
+        """Return the segment of each path in a complete scaffold set: larger sets first, then in declared order."""
         complete = [s for s in self.layout.scaffolds if all(p in self.imported for p in s)]
         chosen: dict[str, tuple[Segment, int]] = {}
         for scaffold in sorted(complete, key=len, reverse=True):
@@ -268,7 +268,7 @@ class Registry:
         return bind(prompt, self.of(prompt), position_independent=self._position_independent)
 
     def add(self, schema: Schema) -> Layout:
-        """Lay out a schema and store it. Raises PMLError, also for a used name, and then changes nothing."""
+        """Lay out a schema and store it. Raises PMLError, also for an existing name, and then changes nothing."""
         layout = self.lay_out(schema)
         with self._lock:
             if schema.name in self._layouts:
@@ -277,7 +277,7 @@ class Registry:
         return layout
 
     def replace(self, schema: Schema) -> Layout:
-        """Lay out a schema and store it instead of one with that name. Raises PMLError, and then changes nothing."""
+        """Lay out a schema and replace one with the same name. Raises PMLError, and then changes nothing."""
         layout = self.lay_out(schema)
         with self._lock:
             self._layouts[schema.name] = layout

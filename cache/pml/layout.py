@@ -1,4 +1,4 @@
-"""From a schema to position ids: every text run, module, union and slot gets a fixed place.
+"""Lay out a schema: every text run, module, union and slot gets fixed position ids.
 
 One cursor runs depth first from 0: a text run takes its tokens, a parameter its length, a union its longest member. The
 members of a union all start at the same id. Needs a tokenizer, no tensors. After Prompt Cache (Gim et al., MLSys 2024),
@@ -32,7 +32,7 @@ class LayoutItem:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Position ids of a parameter. While its module is encoded, the placeholder and then filler tokens fill them."""
+    """Position ids of a parameter. While its module is encoded, they hold the placeholder, then filler tokens."""
 
     start: int
     length: int
@@ -45,7 +45,7 @@ class Slot:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """Tokens that fill it while its module is encoded. Made on demand: a slot may be long and unused."""
+        """Tokens that fill the slot while its module is encoded, made on demand because a slot may be long."""
         return self.placeholder + (self.filler,) * (self.length - len(self.placeholder))
 
 
@@ -120,7 +120,7 @@ def lay_out(
 
 @dataclass(slots=True)
 class OpenUnion:
-    """A union whose members are being placed. end: of the longest member so far."""
+    """A union whose members are being placed. end: end of the longest member so far."""
 
     number: int
     start: int

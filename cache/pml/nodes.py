@@ -50,8 +50,8 @@ class Module:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Union:
-    """Modules of which a prompt imports at most one. All start at the same position id. scaffold: a member that is also
-    encoded together with the own text of the module around the union.
+    """Alternative modules: a prompt imports at most one of them. All start at the same position id. scaffold: a member
+    that is also encoded together with the own text of the module around the union.
     """
 
     members: tuple[Module, ...]
@@ -136,7 +136,7 @@ def walk(schema: Schema) -> Iterator[tuple[Event, Node]]:
 
 
 NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that XML cannot hold, not even as a reference."""
+"""Characters that XML cannot contain, even as a reference."""
 
 NAME = re.compile(r"[^\W\d][\w.-]*")
 RESERVED = {"schema", "prompt", "module", "union", "param", "parameter", "scaffold", *ROLES}
@@ -160,7 +160,7 @@ def mistake(node: Node | Prompt | Import, message: str, where: Where = "schema")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpenNode:
-    """A node being read. path: of the innermost module. in_turn: whether it is, or is in, a chat turn."""
+    """A node being read. path: of the innermost module. in_turn: the node is, or is in, a chat turn."""
 
     node: Node
     path: str = ""
@@ -168,8 +168,8 @@ class OpenNode:
 
 
 class Rules:
-    """State of one check. open: nodes, from the root. modules: all so far, by path. parameters: paths of all so far.
-    unions: by the path of a member.
+    """State of one check. open: open nodes, from the root. modules: seen so far, by path. parameters: paths seen so
+    far. unions: by the path of a member.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -248,7 +248,7 @@ def check_schema(schema: Schema) -> None:
 
 
 def check_union(union: Union, module: Module | None) -> None:
-    """Check that a scaffold is a member that is encoded, as the module around it is. Raises PMLError."""
+    """Check that a scaffold is a member and that it and the module around it are encoded. Raises PMLError."""
     if union.scaffold is None:
         return
     member = next((m for m in union.members if m.name == union.scaffold), None)

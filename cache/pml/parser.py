@@ -1,8 +1,8 @@
-"""PML from XML, strict and safe, with the line of every mistake; and PML as XML, which reads back as the same nodes.
+"""Read PML from XML, strictly and safely, with the line of every mistake; write XML that reads back the same.
 
-Expat reads. Document types are refused, so only XML's own entities exist, and nothing is repaired. Nodes are built
-without recursion, so depth is unlimited. Whitespace between tags follows one rule (`tidy`), so that pretty-printing
-never changes a token.
+Expat parses the XML. Document types are refused, so only XML's own entities exist, and nothing is repaired. Nodes are
+built without recursion, so depth is unlimited. Whitespace between tags follows one rule (`tidy`), so that
+pretty-printing never changes a token.
 """
 
 from collections.abc import Mapping, Sequence
@@ -74,7 +74,7 @@ def parse_prompt(source: str | bytes) -> Prompt:
 
 @dataclass(slots=True)
 class OpenElement:
-    """An element whose end was not read yet. preserve: whether its text is taken as written."""
+    """An element without its end so far. preserve: keep its white space."""
 
     tag: str
     attributes: dict[str, str]
@@ -88,7 +88,7 @@ class OpenElement:
 
 
 class PMLReader(Generic[T]):
-    """Reads one document. Subclasses check elements and turn them into nodes."""
+    """Reads one document. Subclasses check elements and convert them to nodes."""
 
     where: Where
 
@@ -154,7 +154,7 @@ class PMLReader(Generic[T]):
             message = f"not well-formed: {what}; write &lt; for <, &amp; for & and close every element"
             raise PMLError(message, where=self.where, line=error.lineno, column=error.offset) from None
         except UnicodeEncodeError:
-            raise PMLError("the text holds half a character (a lone surrogate)", where=self.where) from None
+            raise PMLError("the text contains half a character (a lone surrogate)", where=self.where) from None
         assert self.result is not None
         return self.result
 
@@ -248,7 +248,7 @@ class SchemaReader(PMLReader[Schema]):
             if not path.is_relative_to(self.folder.resolve()):
                 fail("is outside the schema's folder; move the file into it")
             if path.is_fifo() or path.stat().st_size > LARGEST_FILE:
-                fail(f"is not an ordinary file of at most {LARGEST_FILE >> 20} MiB; name another")
+                fail(f"is not an ordinary file of at most {LARGEST_FILE >> 20} MiB; choose another")
             content = path.read_text(encoding="utf-8-sig")
         except UnicodeDecodeError:
             fail("is not UTF-8 text; convert it")
@@ -297,7 +297,7 @@ class PromptReader(PMLReader[Prompt]):
 
 
 def trimmed(parts: Sequence[Child | Import]) -> tuple[Import | Text | Role, ...]:
-    """Return parts of a prompt. A text next to an import, or first or last, loses its whitespace there."""
+    """Return parts of a prompt, without white space next to imports and at the edges."""
     kept: list[Import | Text | Role] = []
     for index, part in enumerate(parts):
         if isinstance(part, Text):
@@ -316,7 +316,7 @@ DEEPEST_INDENT = 10  # maximum indentation in levels, so that very deep schemas 
 
 
 def write_schema(schema: Schema) -> str:
-    """Return a schema as XML, with line breaks between tags where reading drops them. Raises ValueError for content
+    """Return a schema as XML, with line breaks between tags if reading drops them. Raises ValueError for content
     without PML form: template strings, known tokens and control characters.
     """
     parts: list[str] = []

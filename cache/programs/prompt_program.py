@@ -58,13 +58,13 @@ class MaxTokens:
 
 Values: TypeAlias = Mapping[str, Any]  # arguments of a call by name
 NestedImport: TypeAlias = Callable[[Values], Import | None]
-"""Returns the module reference of a call with these arguments at one place, if any."""
+"""Returns the module reference that a call with these arguments makes at one place, if any."""
 NAME_LENGTH = 40
 
 
 @dataclass(slots=True)
 class Section:
-    """A module and its filling. slots: the name of each slot, with the argument that fills it."""
+    """A module and its slots. slots: the name of each slot, with its argument."""
 
     name: str
     children: list[Child] = field(default_factory=list)
@@ -91,7 +91,7 @@ class Section:
         self.slots.append((name, argument))
 
     def reference(self, values: Values) -> Import:
-        """Return the reference to this module, filled in. An argument becomes text as in an f-string."""
+        """Return the reference to this module with its arguments. An argument becomes text as in an f-string."""
         children = [nested(values) for nested in self.nested]
         return Import(
             module=self.name,
@@ -102,7 +102,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A compiled function. Other programs can call an object that has one as its attribute `program`."""
+    """A compiled function. Other programs can call an object with an attribute `program` of this type."""
 
     signature: inspect.Signature
     section: Section
@@ -146,7 +146,7 @@ class FunctionSource:
     def code(
         self, statements: Sequence[ast.stmt], arguments: Sequence[str], constants: Mapping[str, object]
     ) -> Callable[[Values], Any]:
-        """Return statements that return a value as a function of a call's arguments. constants: names with known
+        """Compile statements that return a value into a function of a call's arguments. constants: names with known
         values. Other names are looked up when the code runs. Errors of the code are not changed.
         """
         used = {node.id for statement in statements for node in ast.walk(statement) if isinstance(node, ast.Name)}
@@ -418,7 +418,7 @@ class Compiler:
         return program
 
     def value_now(self, node: ast.expr) -> Any:
-        """Return the present value of a dotted name; None for other expressions. Raises KeyError, AttributeError."""
+        """Return the current value of a dotted name; None for other expressions. Raises KeyError, AttributeError."""
         match node:
             case ast.Name(id=name) if name not in self.arguments and name not in self.loop_variables:
                 return self.source.lookup(name)
@@ -452,8 +452,8 @@ class Compiler:
 
 
 class PromptProgram(Generic[P]):
-    """A function as a schema. Calling it with the function's arguments makes a prompt. schema: named after the function
-    and a digest of the content, so equal in every process. Raises PMLError for the first unsupported statement.
+    """A function as a schema. Calling it with the function's arguments makes a prompt. schema: its name is made from
+    the function and a digest, so it is equal in every process. Raises PMLError for the first unsupported statement.
     """
 
     def __init__(self, function: Callable[P, object]) -> None:

@@ -31,7 +31,7 @@ class Segment:
     start: position id of the first token while the segment is encoded. gaps: (row, ids skipped before it) wherever
     positions jump, in ascending rows. prefix: the conditioning prefix, a segment that is before this one while it is
     encoded; stored separately. left_context: tokens between prefix and segment while it is encoded, at the ids right
-    before `start`, in the same causal pass; not stored (FusionRAG, SIGMOD 2026: a passage reads its neighbours first).
+    before `start`, in the same causal pass; not stored (FusionRAG, SIGMOD 2026: a passage's neighbours).
     """
 
     name: str
@@ -46,7 +46,7 @@ class Segment:
         if self.prefix is not None and not self.prefix.tokens:
             raise ValueError(f"segment {self.name!r}: its conditioning prefix {self.prefix.name!r} has no tokens")
         if len(self.left_context) > self.start:
-            sizes = f"{self.start} position ids before it, {len(self.left_context)} in its left context"
+            sizes = f"only {self.start} position ids before it, but {len(self.left_context)} tokens of left context"
             raise ValueError(f"segment {self.name!r}: {sizes}")
 
     @property
@@ -130,8 +130,8 @@ class Plan:
 
     @property
     def exact_spans(self) -> int:
-        """Number of exact leading spans: the rows of each segment were encoded after exactly the tokens (of prefix and
-        left context), at exactly the distances, that are before them here.
+        """Number of exact leading spans: each segment was encoded after the same tokens (prefix and left context) at
+        the same distances as in this plan.
         """
         before: list[tuple[int, int]] = []
         previous: Span | None = None
@@ -152,7 +152,7 @@ class Plan:
         return len(self.spans)
 
     def exact_part(self) -> "Plan":
-        """Return the plan with every span computed that is not exact, at the same ids."""
+        """Return the plan with all inexact spans computed, at the same ids."""
         return self.without_segments(self.exact_spans)
 
     def without_segments(self, first: int = 0) -> "Plan":
@@ -176,7 +176,7 @@ def join_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def end_computed(spans: tuple[Span, ...]) -> tuple[Span, ...]:
-    """Have the last token computed, because generation starts from its logits. A segment's row for it is not used."""
+    """Make the last token computed, because generation starts from its logits. A segment's row for it is not used."""
     last = spans[-1]
     if last.segment is None:
         return spans
@@ -196,8 +196,8 @@ def arrange(
     placement: Placement = "contiguous",
     slot: int = 256,
 ) -> Plan:
-    """Tokenise and place the parts of a prompt. position_independent: whether a segment encoded once may be placed at
-    any offset; if not, it is encoded at its place, without a left context. max_positions: usable ids are 0 ..
+    """Tokenise and place the parts of a prompt. position_independent: a segment encoded once may be placed at any
+    offset; if not, it is encoded at its place, without a left context. max_positions: usable ids are 0 ..
     max_positions-1. slot: length of a slot in ids, for `slotted`. Raises PromptError for a prompt without tokens or
     with too many, and for one that ends in a shared group whose longest module is not the last.
     """
@@ -228,12 +228,12 @@ def arrange(
     if places.end > max_positions:
         raise PromptError(f"the prompt needs {places.end} positions, the model has {max_positions}")
     if joined[-1].end < places.end:
-        raise PromptError("a prompt with shared positions must end in text, or in the longest of its last modules")
+        raise PromptError("a prompt with shared positions must end in text or the longest module of its last group")
     return Plan(spans=end_computed(joined))
 
 
 class Places:
-    """Assigns position ids from the beginning of a prompt to its end. end: the first id after all so far."""
+    """Assigns position ids from the start of a prompt to its end. end: the next unused id."""
 
     def __init__(self, placement: Placement, slot: int) -> None:
         self._placement, self._slot = placement, slot
@@ -264,7 +264,7 @@ class Places:
 
 def module_segment(module: TextModule, tokenizer: Tokenizer, *, room: int | None = None) -> Segment:
     """Return the segment of a module, after its conditioning prefix and left context. room: usable position ids, None
-    for no limit; the first modules of the left context are dropped if more are needed.
+    for no limit. If there are too few, the first modules of the left context are dropped.
     """
     prefix = None if module.after is None else module_segment(module.after, tokenizer, room=room)
     if prefix is not None and not prefix.tokens:

@@ -1,7 +1,7 @@
 """Text to token ids and back, and the strings of chat templates.
 
 A run of text pieces is tokenised in one call, so its ids are those of the joined text. Control tokens are recognised in
-structural pieces only: a document or a user that writes `<|im_end|>` gets ordinary characters. A model's files do not
+structural pieces only: `<|im_end|>` in a document or a user's text becomes ordinary characters. A model's files do not
 mark all control tokens as special (Qwen3's `<think>` is not), so every added token that is written as markup counts.
 
 A chat template's strings are found by rendering conversations of marker texts and cutting at the markers. A model
@@ -113,14 +113,14 @@ def derive_template(render: Render) -> ChatTemplate:
 def cut(text: str, marker: str) -> tuple[str, str]:
     """Return the text before and after a marker. Raises ValueError if the marker is not in it exactly once."""
     if text.count(marker) != 1:
-        raise ValueError(f"the chat template does not keep its content: {marker!r} is not in it once")
+        raise ValueError(f"the chat template changes message texts: it must contain {marker!r} once")
     before, after = text.split(marker)
     return before, after
 
 
 class Tokenizer(Protocol):
-    """A tokenizer for placing a prompt. filler: the token that fills the unused rest of a parameter's slot while its
-    module is encoded. sink_prefix: tokens of the short constant text that a module is encoded after; may be empty.
+    """A tokenizer for placing a prompt. filler: the token for the unused rest of a parameter's slot while its module is
+    encoded. sink_prefix: tokens of a short constant text before modules while they are encoded; may be empty.
     """
 
     filler: int
@@ -140,7 +140,7 @@ class ChatTokenizer(Tokenizer, Protocol):
 
 
 class WordTokenizer:
-    """One id per word: a tokenizer for checking schemas without a model. Markers have no ids of their own."""
+    """A tokenizer with one id per word, for checking schemas without a model. Markers have no own ids."""
 
     filler = 0
     sink_prefix: tuple[int, ...] = ()
@@ -155,8 +155,8 @@ class WordTokenizer:
 
 
 class CachingTokenizer:
-    """A tokenizer that remembers recent runs, because a conversation's passages return with every turn. Thread-safe.
-    runs: number of remembered runs. longest: characters of the longest one.
+    """A tokenizer that caches recent runs, because a conversation's passages return with every turn. Thread-safe. runs:
+    number of remembered runs. longest: characters of the longest one.
     """
 
     def __init__(self, tokenizer: Tokenizer, runs: int, longest: int) -> None:
@@ -183,7 +183,7 @@ def run_tokens(run: Sequence[Text], tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 MARKUP = re.compile(r"[<>\[\]{}|｜].*\w|\w.*[<>\[\]{}|｜]")
-"""Written form of control tokens: a bracket or a bar, and a word."""
+"""Pattern of control tokens: a bracket or a bar, and a word."""
 
 
 class ModelTokenizer:

@@ -1,8 +1,8 @@
 """A server with OpenAI's API over HTTP: bodies of requests, streamed events, and facts about its models.
 
-Strict servers refuse unknown fields; these are omitted from then on. A failure before the first token is retried, as
+Strict servers refuse unknown fields, which are omitted from then on. A failure before the first token is retried, as
 the server asks; later failures are not. Every wait has a limit. Event lines end in LF or CRLF only. (httpx also splits
-at U+2028, which some servers' JSON contains unescaped.) Out of scope: making answers of events (`reply`).
+at U+2028, which some servers' JSON contains unescaped.) Out of scope: making answers from events (`reply`).
 """
 
 import asyncio
@@ -25,7 +25,7 @@ OPTIONAL = (
     *("stream_options", "cache_salt", "prompt_cache_key"),
     *("repetition_penalty", "top_k", "top_p", "seed", "stop", "temperature"),
 )
-"""Fields that a server can do without."""
+"""Optional fields."""
 LONGEST, NEW_LONGEST = "max_tokens", "max_completion_tokens"  # some OpenAI models know the second name only
 
 
@@ -61,7 +61,7 @@ class Bodies:
         return self._accepted(body)
 
     def without_refused(self, body: dict[str, Any], message: str) -> dict[str, Any] | None:
-        """Return the body without the optional fields that a refusal names; None if it names none."""
+        """Return the body without the optional fields that a refusal names; None if it names no field."""
         named = {name for name in (*OPTIONAL, LONGEST) if name in body and re.search(rf"\b{name}\b", message)}
         if NEW_LONGEST not in message:
             named.discard(LONGEST)
@@ -116,7 +116,7 @@ CONNECT_S, SEND_S, BETWEEN_S, LOOK_S = 5.0, 30.0, 60.0, 5.0
 TRIES, FIRST_WAIT_S, LONGEST_WAIT_S = 3, 0.5, 20.0
 """Attempts per answer, the first wait between them, and the longest wait that a server may request."""
 CONTEXT_NAMES = ("max_model_len", "context_window", "context_length", "max_context_length")
-"""Names of the context length in servers' lists of models."""
+"""Fields with the context length in servers' lists of models."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,7 @@ class ChatServer:
     """One server. All methods run in one event loop."""
 
     def __init__(self, spec: ServerSpec, transport: httpx.AsyncBaseTransport | None = None) -> None:
-        """transport: instead of the network."""
+        """transport: replaces the network in tests."""
         self._spec, self.bodies = spec, Bodies(spec)
         self._client = httpx.AsyncClient(
             headers={} if spec.key is None else {"authorization": f"Bearer {spec.key}"},
@@ -175,7 +175,7 @@ class ChatServer:
             await asyncio.sleep(max(wait or 0, FIRST_WAIT_S * 2 ** (tried - 1) * random.uniform(0.8, 1.2)))
 
     async def _tried(self, body: dict[str, Any], headers: Mapping[str, str]) -> AsyncGenerator[Mapping[str, Any]]:
-        """Make one attempt. A stream without [DONE] must have given its finish reason. Raises Refusal, httpx.HTTPError,
+        """Make one attempt. A stream without [DONE] must contain a finish reason. Raises Refusal, httpx.HTTPError,
         ServerFailed.
         """
         clock, spec = asyncio.get_running_loop().time, self._spec
@@ -253,7 +253,7 @@ class ChatServer:
 
 
 async def _following(events: AsyncGenerator[str], deadline: float, has_ended: bool) -> str | None:
-    """Return the data of the next event; None at the end. After the last token, a missing end is no error."""
+    """Return the data of the next event; None at the end. After the last token, a missing end is not an error."""
     try:
         async with asyncio.timeout_at(deadline):
             return await anext(events, None)

@@ -1,8 +1,8 @@
 """An engine whose model runs in another server: vLLM, SGLang, llama.cpp, Ollama, or a hosted one.
 
-Prompts are arranged as for a local engine, in ids that hold their text (`text_tokens`), and sent as messages. A
-question is sent whatever is known of the server, so one that returns is used at once. There are no modules and
-prefixes: files of an earlier local engine are not used, but deletion removes them.
+Prompts are arranged as for a local engine, in ids that contain their text (`text_tokens`), and sent as messages. A
+question is sent even if the server was unreachable before, so a restarted server is used at once. There are no modules
+and prefixes. Files of an earlier local engine are not used, but deletion removes them.
 """
 
 import asyncio
@@ -22,9 +22,9 @@ from cache.engine.engine import SHUT_DOWN
 from cache.engine.request import Completion, FinishReason, Generation, Limits, ModuleUse, Request, Timings, Usage
 from cache.errors import CacheError, EngineFull, EngineStopped, ServerFailed
 from cache.memory.arena import KVShape
-from cache.memory.disk import DiskTier
+from cache.memory.disk import DiskTier, TierContents
 from cache.memory.keys import PUBLIC_TENANT, digest
-from cache.memory.store import ModuleCheck, PrefixUse, TierContents
+from cache.memory.store import ModuleCheck, PrefixUse
 from cache.model.language_model import ModelInfo
 from cache.prompt.parts import Text, TextModule
 from cache.prompt.plan import Placement, Plan, Segment, arrange, module_segment
@@ -35,7 +35,7 @@ from cache.serving.exchange import Told
 
 
 class ServerAnswer(Generation):
-    """A generation whose request runs as a task of an event loop. submitted: `time.perf_counter` at its start."""
+    """A generation that runs as a task of an event loop. submitted: `time.perf_counter` at its start."""
 
     def __init__(self, request: Request, stop: Callable[["ServerAnswer"], None]) -> None:
         """stop: called by `cancel`."""
@@ -53,8 +53,8 @@ class ServerAnswer(Generation):
         self._stop(self)
 
     async def run(self, server: ChatServer, spec: ServerSpec, tokenizer: TextTokenizer) -> FinishReason:
-        """Generate the answer. If the server finds the prompt too long, drop passages, first ones first. Raises Refusal
-        and CacheError.
+        """Generate the answer. If the server reports that the prompt is too long, drop the first passages. Raises
+        Refusal and CacheError.
         """
         self.begun = time.perf_counter()
         while True:
@@ -95,8 +95,8 @@ class ServerAnswer(Generation):
 
 
 def quoted(request: Request, tokenizer: TextTokenizer) -> Generation:
-    """Answer a request whose text is constrained to choices: the most likely ones by their priors. The server is not
-    asked, because it returns no probabilities to add.
+    """Answer a request with constrained text: return the most likely choices by their priors. The server is not asked,
+    because it returns no probabilities to add.
     """
     choices = request.sampling.choices
     assert choices is not None
@@ -120,7 +120,7 @@ def modules_of(plan: Plan) -> tuple[ModuleUse, ...]:
 
 
 def shortened(plan: Plan) -> Plan | None:
-    """Return a prompt without the first third of its passages; None without passages. The first module is the system
+    """Return a prompt without the first third of its passages; None if it has none. The first module is the system
     text.
     """
     passages = plan.segments()[1:]
@@ -128,7 +128,7 @@ def shortened(plan: Plan) -> Plan | None:
     return Plan(spans=tuple(span for span in plan.spans if span.segment not in left_out)) if left_out else None
 
 
-ELSEWHERE = "the language model runs elsewhere"
+ELSEWHERE = "the language model is remote"
 NOT_HERE = f"{ELSEWHERE}: its memory is its server's own"
 
 
@@ -199,7 +199,7 @@ log = logging.getLogger(__name__)
 
 
 class RemoteEngine(WithoutModules):
-    """An `EngineInterface` for a model in a server. problem: why it is not reachable, as far as known; else empty."""
+    """An `EngineInterface` for a model on a server. problem: the last known reason why it is unreachable, or empty."""
 
     def __init__(
         self,
@@ -243,7 +243,7 @@ class RemoteEngine(WithoutModules):
 
     @property
     def info(self) -> ModelInfo:
-        """Facts about the model. Positions are tokens of the context, as far as known."""
+        """Properties of the model. Positions are tokens of the context, if known."""
         spec = self._spec
         return ModelInfo(
             name=spec.name,
@@ -259,7 +259,7 @@ class RemoteEngine(WithoutModules):
     def arrange(
         self, parts: Sequence[TextModule | Text], placement: Placement | None = None, slot: int | None = None
     ) -> Plan:
-        """Arrange modules and texts contiguously, with any placement."""
+        """Arrange modules and texts contiguously. The placement is ignored."""
         return arrange(parts, self.tokenizer, position_independent=False, max_positions=self.info.max_positions)
 
     def segment(self, module: TextModule) -> Segment:
@@ -270,7 +270,7 @@ class RemoteEngine(WithoutModules):
     def submit(self, request: Request) -> Generation:
         """Send a request. Raises EngineStopped, and ValueError for a teacher-forced request."""
         if request.teacher_forced:
-            raise ValueError(f"{ELSEWHERE}: it cannot read a given answer")
+            raise ValueError(f"{ELSEWHERE}: it does not support teacher forcing")
         if request.sampling.choices is not None:
             return quoted(request, self.tokenizer)
         answer = ServerAnswer(request, self._stop)
@@ -357,7 +357,7 @@ class RemoteEngine(WithoutModules):
 
     @property
     def is_running(self) -> bool:
-        """True if the server is reachable and accepts key and model, as far as known. Checks it, but not too often."""
+        """Return whether the server was reachable and accepted key and model at the last check. Checks are rare."""
         if self._is_closed:
             return False
         with self._looking:

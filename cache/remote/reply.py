@@ -1,8 +1,8 @@
-"""How a server is called, and its answer: text without thoughts, its end, its token counts, and its refusals.
+"""Parameters of a server, and its answers: text without thoughts, finish reason, token counts, and refusals.
 
-Text between <think> and </think> at the very beginning is a thought and is not shown. Servers report reused tokens
-under different names or not at all; a missing number is unknown, not 0. A refusal becomes one line with the server and
-the fix. The line is logged, so it has the server's status and code but no server text, which may repeat the question.
+Text between <think> and </think> at the very start is a thought and is not shown. Servers report reused tokens under
+different names or not at all; a missing number is unknown, not 0. A refusal becomes one line with the server and the
+fix. The line is logged, so it has the server's status and code, but not its text, which may repeat the question.
 """
 
 import json
@@ -22,10 +22,10 @@ from cache.errors import CacheError, EngineFull, PromptError, ServerFailed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSpec:
-    """url: base URL of the OpenAI API, as http://127.0.0.1:8000/v1. name: of the model there. key: never shown.
-    context_tokens: of prompt and answer together; None: as reported. first_token_s: maximum time to the first token.
-    session_headers: headers with the conversation, for routers that keep one on one server. cache_salt (vLLM, separates
-    customers' prefixes), cache_key (OpenAI's `prompt_cache_key`): whether to send them.
+    """A server. url: base URL of the OpenAI API, for example http://127.0.0.1:8000/v1. name: of the model there. key:
+    never shown. context_tokens: of prompt and answer together; None: as reported. first_token_s: maximum time to the
+    first token. session_headers: headers with the conversation, for routers with sticky sessions. cache_salt (vLLM,
+    separates customers' prefixes), cache_key (OpenAI's `prompt_cache_key`): whether to send them.
     """
 
     url: str
@@ -42,7 +42,7 @@ OPEN, CLOSE = "<think>", "</think>"
 
 
 class Thoughts:
-    """Removes thoughts from a text that arrives in pieces. has_any: whether there were some."""
+    """Removes thoughts from a text that arrives in pieces. has_any: it found some."""
 
     def __init__(self) -> None:
         self.has_any = False
@@ -65,7 +65,7 @@ class Thoughts:
         return self._rest(behind) if close and behind else ""
 
     def end(self) -> str:
-        """Return the held text at the end, if it is not a thought."""
+        """Return the text held back at the end, if it is not a thought."""
         return "" if self.has_any else self._rest(self._held)
 
     def _rest(self, text: str) -> str:
@@ -113,7 +113,7 @@ class Reply:
 
     @property
     def is_thought(self) -> bool:
-        """True if the answer is really a thought: the prompt has its start tag, the answer its end tag."""
+        """Return whether the answer is really a thought: the prompt has its start tag, the answer its end tag."""
         return CLOSE in self.text
 
     @property
@@ -131,7 +131,7 @@ def says_why_it_ends(event: Mapping[str, Any]) -> bool:
 
 def usage_of(usage: Mapping[str, Any], timings: Mapping[str, Any]) -> Usage:
     """Convert a server's numbers. Reused tokens count as prefix. If reuse is not reported, no token counts as computed
-    or reused. If the prompt is not reported, `prompt_tokens` is 0.
+    or reused. If the prompt's length is not reported, `prompt_tokens` is 0.
     """
     cached = _first(
         _mapping(usage.get("prompt_tokens_details")).get("cached_tokens"),  # OpenAI, vLLM, SGLang, llama.cpp
@@ -158,7 +158,7 @@ def _choice(event: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _said(choice: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the new part, or the whole message of a reply that was not streamed."""
+    """Return the new part of a message, or the whole message if it was not streamed."""
     return _mapping(choice.get("delta") or choice.get("message"))
 
 
@@ -193,8 +193,8 @@ _CODE = re.compile(r"[A-Za-z][A-Za-z_]{0,63}")  # pattern of error codes: a word
 
 
 class Refusal(Exception):
-    """A refused request. message: the server's text, never shown. code: the server's name of the error, if any.
-    retry_after: seconds, if given.
+    """A refused request. message: the server's text, never shown. code: the server's error code, if any. retry_after:
+    seconds, if given.
     """
 
     def __init__(self, status: int, message: str, code: str = "", retry_after: float | None = None) -> None:
@@ -214,7 +214,7 @@ class Refusal(Exception):
         where, said = f"the model's server {spec.url}", ", ".join(filter(None, (str(self.status), self.code)))
         if self.status in (401, 403):
             cure = "set WARMDESK_OPENAI_API_KEY" if spec.key is None else "correct WARMDESK_OPENAI_API_KEY"
-            return ServerFailed(f"{where} refused the key ({self.status}): {cure} in the desk's environment")
+            return ServerFailed(f"{where} refused the key ({self.status}): {cure} in Warmdesk's environment")
         if self.is_too_long:
             return PromptError(f"the prompt is too long for {spec.name} at {spec.url} ({said}): lower context_tokens")
         if self.status == 404:
@@ -240,8 +240,8 @@ def refusal_in(event: Mapping[str, object]) -> Refusal | None:
 
 
 def said_in(text: str) -> tuple[str, str]:
-    """Return the message in a body as OpenAI, Ollama, FastAPI and others write it, and the error's code or type; "" if
-    there is none.
+    """Return the error message in a body in the formats of OpenAI, Ollama, FastAPI and others, and the error's code or
+    type; "" if missing.
     """
     try:
         found = json.loads(text)
@@ -277,10 +277,10 @@ def silence(spec: ServerSpec, reply: Reply) -> str:
     if reply.has_thoughts and is_cut:
         return f"{model} thought until the answer had its full length: turn its thinking off, or raise answer_tokens"
     if reply.has_thoughts:
-        return f"{model} thought and then said nothing: ask again, or turn its thinking off"
+        return f"{model} thought but returned no answer: ask again, or turn its thinking off"
     if reply.ending == "content_filter":
-        return f"{model} said nothing: its server's filter of contents kept the answer back"
-    return f"{model} gave an empty answer: ask again, or look at its server's log"
+        return f"{model} said nothing: its server's content filter removed the answer"
+    return f"{model} returned an empty answer: ask again, or look at its server's log"
 
 
 def thinks_too_long(spec: ServerSpec, seconds: float) -> str:
@@ -290,6 +290,6 @@ def thinks_too_long(spec: ServerSpec, seconds: float) -> str:
 
 def thinks_aloud(spec: ServerSpec) -> str:
     return (
-        f"the model {spec.name} at {spec.url} gives its thoughts as its answer: turn its thinking off, or start its "
-        "server with a parser for them"
+        f"the model {spec.name} at {spec.url} returns its thoughts as its answer: turn its thinking off, or start its "
+        "server with a parser for thoughts"
     )

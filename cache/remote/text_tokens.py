@@ -1,8 +1,8 @@
 """Prompts for a server with its own tokenizer: token ids that are pieces of text.
 
-An id holds the bytes of a piece as long as a typical token. So a plan of such ids is the prompt's text without loss,
-and its length estimates the server's number of tokens, for English too high rather than too low. Ids below 0 are
-borders between messages, made by structural strings only.
+An id contains the bytes of a text piece with the length of a typical token. So a plan of such ids is the prompt's text
+without loss, and its length estimates the server's number of tokens, for English rather too high than too low. Ids
+below 0 are borders between messages, made by structural strings only.
 """
 
 import re
@@ -14,7 +14,7 @@ from cache.prompt.plan import Plan
 from cache.prompt.tokenizer import ChatTemplate, RoleStrings
 
 BORDERS: dict[str, RoleName] = {"<system>": "system", "<user>": "user", "<assistant>": "assistant"}
-"""Structural strings, and the message that starts there."""
+"""Structural strings, and the role of the message that each starts."""
 IDS: dict[str, int] = {border: -number for number, border in enumerate(BORDERS, start=1)}
 ROLE_OF: dict[int, RoleName] = {IDS[border]: role for border, role in BORDERS.items()}
 STOP = -1 - len(BORDERS)  # ends an answer; not in a prompt
@@ -35,7 +35,7 @@ _FULL = b"\x01"  # before the bytes of a piece: no byte of it is lost at the beg
 
 
 class TextTokenizer:
-    """A `ChatTokenizer` whose ids hold their text."""
+    """A `ChatTokenizer` whose ids contain their text."""
 
     def __init__(self) -> None:
         self.template = TEMPLATE
@@ -60,8 +60,8 @@ class TextTokenizer:
 
 
 def messages_of(plan: Plan, tokenizer: TextTokenizer) -> list[dict[str, str]]:
-    """Return the prompt as OpenAI messages with role and content. The last border, where the answer starts, makes
-    none.
+    """Return the prompt as OpenAI messages with role and content. The last border, where the answer starts, makes no
+    message.
     """
     messages: list[dict[str, str]] = []
     role: RoleName = "user"

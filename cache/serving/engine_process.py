@@ -7,16 +7,10 @@ the disk tier remains. New requests wait for it, or fail while it rests (`restar
 """
 
 import logging
-import os
-import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any, cast
 
 from msgspec import DecodeError, Raw
@@ -27,36 +21,26 @@ from cache.engine.engine import SHUT_DOWN
 from cache.engine.request import Generation, Request
 from cache.engine.restarts import REFUSED, RESTARTED, RESTING, LostPrompts, Rests
 from cache.errors import CacheError, EngineStopped
+from cache.memory.disk import TierContents
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
-from cache.memory.store import ModuleCheck, PrefixUse, TierContents
+from cache.memory.store import ModuleCheck, PrefixUse
 from cache.prompt.plan import Segment
 from cache.serving import messages
+from cache.serving.child_process import ChildProcess
 from cache.serving.exchange import Connection, EngineElsewhere, Exchange
 from cache.serving.interface import CONTENTS_S, Cancellable
 from cache.serving.messages import CallName, EngineSpec, decoded, encoded, read_all, result_of
 
 SEND_S = 20  # seconds after which a child that reads nothing hangs
-KILLED_S = 5.0  # seconds that a killed child may take to end: it may wait for a disk
-_ROOT = Path(__file__).resolve().parents[2]
-_MODULE = "cache.serving.engine_server"
 
 
 class Child:
-    """The child process. messages: what it sends."""
+    """The child process. messages: those that it sends."""
 
-    def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        paths = filter(None, (str(_ROOT), os.environ.get("PYTHONPATH")))
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=2,  # a library's output must not appear in the parent's
-                pass_fds=(theirs.fileno(),),
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-                start_new_session=True,  # the parent handles Ctrl-C
-            )
-        self.connection = Connection(ours, SEND_S)
+    def __init__(self, process: ChildProcess | None = None) -> None:
+        """process: one that was started before."""
+        self._process = process or ChildProcess()
+        self.connection = Connection(self._process.socket, SEND_S)
         self.messages: Iterator[Any] = read_all(self.connection.frames(), messages.FromEngine)
 
     @property
@@ -73,25 +57,19 @@ class Child:
             return first
         if isinstance(first, messages.Failed):
             raise first.error
-        raise CacheError(f"the engine's process could not start ({self.end(0)}): see what it wrote to stderr")
+        raise CacheError(f"the engine's process could not start ({self.end(0)}): see its output on stderr")
 
     def kill(self) -> None:
-        """Kill it. Its messages end at once, even if the process does not."""
+        """Kill the process. Its messages end at once, even if the process does not."""
         self._process.kill()
         self.connection.close()
 
     def end(self, patience_s: float) -> str:
-        """Close it, then kill it after `patience_s`. Returns how it ended."""
+        """Close the connection, kill the process after `patience_s`, and return how it ended."""
         self.connection.end_sending()
-        try:
-            self._process.wait(patience_s)
-        except subprocess.TimeoutExpired:
+        if not self._process.has_ended(patience_s):
             self.kill()
-        try:
-            status = self._process.wait(KILLED_S)
-        except subprocess.TimeoutExpired:
-            return "killed, but it waits for a disk or a device before it ends"
-        return f"exit status {status}" if status >= 0 else f"killed by {signal.Signals(-status).name}"
+        return self._process.end()
 
 
 CLOSE_S = 3.0  # seconds that the child may take to end. Modules that are not on disk by then are encoded again
@@ -105,9 +83,10 @@ log = logging.getLogger(__name__)
 class EngineProcess(EngineElsewhere):
     """An `EngineInterface` for an engine in a child process."""
 
-    def __init__(self, spec: EngineSpec) -> None:
+    def __init__(self, spec: EngineSpec, process: ChildProcess | None = None) -> None:
+        """process: one that was started before and serves nobody yet."""
         self._spec, self._lock = spec, threading.Lock()
-        self._child = Child()
+        self._child = Child(process)
         try:
             super().__init__(self._child.begin(spec), spec)
         except BaseException:
@@ -204,9 +183,7 @@ class EngineProcess(EngineElsewhere):
         self._call("flush")
 
     def _call(self, name: CallName, *given: object, most_s: float | None = None) -> Any:
-        """Call a method of the engine. most_s: maximum wait; None: until the child hangs, which ends it and the
-        call.
-        """
+        """Call a method of the engine. most_s: maximum wait; None: until the child hangs, which ends child and call."""
         arguments = Raw(encoded(given))
         try:
             reply = self._exchange.ask(lambda number: messages.Call(number, name, arguments)).result(most_s)
@@ -283,7 +260,7 @@ class EngineProcess(EngineElsewhere):
         """Connect a new child, after a rest if failures repeat, unless closed."""
         while not self._closing.is_set():
             if rest := self._rests.failed():
-                log.error("the engine waits %g s before the next try", rest)
+                log.error("the engine waits %g s before it tries again", rest)
                 self._exchange.rest(RESTING)
                 self._closing.wait(rest)
             try:
@@ -307,8 +284,8 @@ class EngineProcess(EngineElsewhere):
     # --- on the thread that watches --------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Kill a child that hangs: it reports so twice, or it is silent or not running for `hang_s`. Requests fail if a
-        new child takes long to start.
+        """Kill a hanging child: one that reports so twice, or is silent or not running for `hang_s`. Requests fail if a
+        new child starts slowly.
         """
         hang_s = self._spec.limits.hang_s
         look_s, sound = min(LOOK_S, hang_s / 4), time.monotonic()

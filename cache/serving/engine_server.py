@@ -1,9 +1,10 @@
 """The engine's process: `python -m cache.serving.engine_server FD`, started by `engine_process`.
 
-FD is one end of a socket pair. The process reads requests from it and ends when the other end is closed, also if its
-parent was killed. The parent handles signals.
+FD is one end of a socket pair. The process reads requests from it and ends when the other end is closed, for example
+because its parent was killed. The parent handles signals.
 """
 
+import gc
 import logging
 import math
 import os
@@ -16,6 +17,7 @@ import warnings
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from cache.engine.encoder import MOST_PREFETCHES, Encoded, Prefetch
 from cache.engine.log_lines import write_log
 from cache.engine.request import Completion, Generation
 from cache.errors import CacheError
+from cache.memory.freed import return_freed_memory
 from cache.model.loading import load_model
 from cache.prompt.plan import Segment
 from cache.serving import messages
@@ -52,7 +55,7 @@ class Outgoing:
 
 
 class SentGeneration(Generation):
-    """An answer whose pieces are sent as they come."""
+    """An answer whose pieces are sent as they are generated."""
 
     def __init__(self, number: int, outgoing: Outgoing) -> None:
         super().__init__()
@@ -160,7 +163,7 @@ CGROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 def usable_processors() -> int:
     """Return how many CPUs this process may use, at least 1: its affinity, or less if its cgroup limits its time.
-    PyTorch counts the machine's: in a container with 2 of 32 CPUs, 32 threads would wait for each other.
+    PyTorch counts all CPUs of the machine: in a container with 2 of 32 CPUs, 32 threads would wait for each other.
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min([affinity, *(math.ceil(limit) for limit in _limits())]))
@@ -202,13 +205,12 @@ def load_engine(spec: EngineSpec) -> LocalEngine:
         adapter=spec.adapter,
         weights=spec.weights,
     )
+    return_freed_memory()
     return start_engine(model, spec)
 
 
 def arriving(connection: Connection, has_begun: threading.Event) -> Iterator[bytes]:
-    """Return the frames that arrive, read by a thread. If the parent ends while the model is loaded, it ends the
-    process.
-    """
+    """Yield arriving frames, read by a thread. If the parent ends while the model loads, this ends the process."""
     arrived: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
 
     def read() -> None:
@@ -231,10 +233,14 @@ def main() -> None:
     connection, has_begun = Connection(socket.socket(fileno=int(sys.argv[1]))), threading.Event()
     arrived = read_all(arriving(connection, has_begun), messages.ToEngine)
     outgoing = Outgoing(connection)
+    gc.disable()  # until the model is loaded: imports make only objects that stay
     try:
+        import_module("transformers.modeling_utils")  # for seconds, in which the parent imports as well
         spec = next(arrived).spec
         write_log(spec.log_format, spec.log_level)
         engine = load_engine(spec)
+        gc.freeze()  # otherwise a full garbage collection examines PyTorch's objects, and no token is made meanwhile
+        gc.enable()
     except Exception as error:
         outgoing.send(messages.Failed(0, as_cache_error("loading the model", error)))
     else:

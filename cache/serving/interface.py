@@ -10,8 +10,9 @@ from typing import Protocol
 
 from cache.engine.encoder import Encoded
 from cache.engine.request import Generation, Request
+from cache.memory.disk import TierContents
 from cache.memory.keys import PUBLIC_TENANT
-from cache.memory.store import ModuleCheck, PrefixUse, TierContents
+from cache.memory.store import ModuleCheck, PrefixUse
 from cache.model.language_model import ModelInfo
 from cache.prompt.parts import Text, TextModule
 from cache.prompt.plan import Placement, Plan, Segment
@@ -24,7 +25,7 @@ class Cancellable(Protocol):
     """Work that may be cancelled."""
 
     def cancel(self) -> None:
-        """Drop work that has not started. From any thread, at any time."""
+        """Cancel work that has not started. May be called from any thread at any time."""
 
 
 class EngineInterface(Protocol):
@@ -34,7 +35,7 @@ class EngineInterface(Protocol):
 
     @property
     def info(self) -> ModelInfo:
-        """Facts about the model."""
+        """Properties of the model."""
 
     @property
     def tokenizer(self) -> ChatTokenizer:
@@ -42,11 +43,11 @@ class EngineInterface(Protocol):
 
     @property
     def is_running(self) -> bool:
-        """True if requests are accepted and computed."""
+        """Whether requests are accepted and computed."""
 
     @property
     def is_idle(self) -> bool:
-        """True if there is no work, requests and modules alike. It may have changed since."""
+        """Whether there is no work, neither requests nor modules. It may change at any time."""
 
     @property
     def num_restarts(self) -> int:
@@ -54,11 +55,11 @@ class EngineInterface(Protocol):
 
     @property
     def num_shortages(self) -> int:
-        """Number of passes without enough device memory, which were retried with fewer rows."""
+        """Number of forward passes that ran out of device memory and were retried with fewer tokens."""
 
     @property
     def module_room(self) -> int:
-        """Tokens of modules that fit the largest tier."""
+        """Capacity of the largest tier, in tokens."""
 
     @property
     def seconds_per_token(self) -> float:
@@ -75,7 +76,7 @@ class EngineInterface(Protocol):
         """Tokenise and place modules and texts in order. placement, slot: the engine's if None. Raises PromptError."""
 
     def segment(self, module: TextModule) -> Segment:
-        """Return the segment of a module as in `arrange`; independent of its place for position-independent models."""
+        """Return the segment of a module as in `arrange`. Its place matters only without position independence."""
 
     def key(self, segment: Segment, tenant: str = PUBLIC_TENANT) -> str:
         """Return the content address of a segment's module for this model."""
@@ -91,7 +92,7 @@ class EngineInterface(Protocol):
         """
 
     def encode(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Future[Encoded]:
-        """Encode modules ahead of use. The result names failures. Raises ValueError for a bad tenant."""
+        """Encode modules in advance. The result names failures. Raises ValueError for a bad tenant."""
 
     def prefetch(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Cancellable:
         """Bring modules to device memory while no request runs, most likely ones first. Raises ValueError for a bad
@@ -105,34 +106,32 @@ class EngineInterface(Protocol):
 
     def forget(self, keys: Set[str]) -> int:
         """Remove modules from every tier and everything computed with them. Returns the number found. Open requests
-        continue, but nothing computed with the modules is stored, and they encode them again if needed. So call
-        `settle` first, and submit nothing later with their text.
+        continue and encode the modules again if needed, but nothing computed with them is stored. So call `settle`
+        first, and submit nothing later with their text.
         """
 
     def keep(self, keys: Set[str]) -> None:
         """Replace the set of modules that are evicted only as a last resort."""
 
     def drop_prefixes(self, tenant: str) -> bool:
-        """Remove everything computed for a tenant except modules. Returns whether all of it is gone: what open requests
-        need remains until the next call.
+        """Remove everything computed for a tenant except modules. Returns False if open requests still need some of it,
+        which remains until the next call.
         """
 
     def modules(self, tenant: str) -> frozenset[str]:
         """Return the modules of a tenant in any tier."""
 
     def modules_of_prefixes(self) -> frozenset[str]:
-        """Return the modules with which prefixes in memory were computed, evicted ones included."""
+        """Return the modules from which prefixes in memory were computed, evicted ones included."""
 
     def bring_to_device(self, segment: Segment) -> None:
         """Bring a module to device memory, from another tier or by encoding. Raises CacheError."""
 
     def evict(self, key: str) -> bool:
-        """Remove a module from device memory. Returns whether it is gone; an answer may use it."""
+        """Remove a module from device memory. Returns False if an answer uses it."""
 
     def verify(self, segment: Segment) -> ModuleCheck:
-        """Compute a module again and compare it with the stored one. An unreadable file is removed. Raises
-        CacheError.
-        """
+        """Recompute a module and compare it with the stored one. An unreadable file is removed. Raises CacheError."""
 
     def contents(self, with_modules: bool = True) -> TierContents:
         """Return the contents of the tiers. with_modules: list each module, possibly tens of thousands. Raises

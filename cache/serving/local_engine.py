@@ -1,9 +1,9 @@
-"""An engine in a thread of this program, with the values of `EngineInterface` instead of functions of its store."""
+"""An engine in a thread of this program, with the interface `EngineInterface`."""
 
 from cache.engine.engine import Engine
 from cache.errors import CacheError
-from cache.memory.disk import DiskTier, LoadFailed
-from cache.memory.store import ModuleCheck, PrefixUse, TierContents, contents_of, largest_difference, module_room
+from cache.memory.disk import DiskTier, LoadFailed, TierContents
+from cache.memory.store import ModuleCheck, PrefixUse, contents_of, largest_difference, module_room
 from cache.model.language_model import Model
 from cache.prompt.plan import Segment
 from cache.serving.interface import CONTENTS_S

@@ -1,9 +1,8 @@
 """Messages between a program and its engine in another process: their types, and their bytes (MessagePack).
 
-Each message has a name and is checked against its type when it is read. Reading never runs code. A plan is sent with
-each segment once. Its spans refer to segments by index, so that equal segments are still one object after
-deserialization (`Span.continues`). Out of scope: teacher-forced requests and their logits, which only measurements use,
-and tracebacks.
+Each message has a name and is checked against its type when it is read. Reading never runs code. A plan contains each
+segment once. Its spans refer to segments by index, so that equal segments are still one object after deserialisation
+(`Span.continues`). Out of scope: tracebacks, and teacher-forced requests and their logits, which only measurements use.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -53,7 +52,7 @@ def segments_of(rows: Sequence[Row]) -> list[Segment]:
 
 
 class SentPlan(Struct, array_like=True, frozen=True):
-    """A plan and its segments. Spans are without segments, each with the index of its own."""
+    """A plan and its segments. Each span has the index of its segment instead of the segment."""
 
     segments: list[Row]
     spans: list[tuple[Span, int | None]]
@@ -113,7 +112,7 @@ CallName = Literal[
     "prefix_uses",
     "flush",
 ]
-"""Methods of `EngineInterface` that are called with values and return one."""
+"""Methods of `EngineInterface` that take and return values."""
 
 
 class Begin(Struct, tag=True, frozen=True):
@@ -133,7 +132,7 @@ class Submit(Struct, tag=True, frozen=True):
     @classmethod
     def of(cls, number: int, request: Request, *, is_idle: bool) -> "Submit":
         if request.teacher_forced:
-            raise ValueError("an engine in another process cannot read a given answer: use an engine in this process")
+            raise ValueError("teacher forcing needs an engine in this process: an engine in another process lacks it")
         return cls(number, replace(request, plan=Plan(spans=())), SentPlan.of(request.plan), is_idle)
 
     def asked(self) -> Request:
@@ -181,7 +180,7 @@ class Call(Struct, tag=True, frozen=True):
 
 
 class AskState(Struct, tag=True, frozen=True):
-    """Ask for the state; answered at once."""
+    """Ask for the state; the reply comes at once."""
 
     number: int
 
@@ -283,7 +282,7 @@ def _plain(value: Any) -> Any:
         return "PMLError", value.message, value.where, value.line, value.column, value.source
     if isinstance(value, CacheError):
         return type(value).__name__, str(value)
-    raise NotImplementedError(f"{type(value).__name__} is not sent to an engine or from it")
+    raise NotImplementedError(f"{type(value).__name__} cannot be sent to or from an engine")
 
 
 def _rebuilt(kind: type, value: Any) -> Any:
@@ -297,7 +296,7 @@ def _rebuilt(kind: type, value: Any) -> Any:
 
 
 def _error(kind: str, message: str, *details: Any) -> CacheError:
-    """Return the error of this kind; a CacheError for an unknown one. details: of a PMLError."""
+    """Return an error by the name of its class; a CacheError for an unknown class. details: of a PMLError."""
     if details:
         where, line, column, source = details
         error = PMLError(message, where=where, line=line, column=column)

@@ -1,9 +1,9 @@
-"""Training examples for modular attention, and their computation with gradients in a transformers model.
+"""Training examples for modular attention, and their forward pass with gradients in a transformers model.
 
-An example has the shape of a request in one row: a conditioning prefix; modules, each of which sees the prefix, a left
-context of its own and itself; and queries, each a question with its answer, which see the prefix and the modules. An
-example can also be packed for full attention, where a module sees the modules before it. Rows and positions are the
-engine's. Rotary models only: keys of a module are rotated to where queries see them.
+An example has the shape of a request in one row: a conditioning prefix; modules, each of which sees the prefix, its own
+left context and itself; and queries, each a question with its answer, which see the prefix and the modules. An example
+can also be packed for full attention, where a module sees the modules before it. Rows and positions are the engine's.
+Rotary models only: keys of a module are rotated to the position at which queries see them.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ TokenIds = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingQuery:
-    """Token ids of a question, up to where the answer begins, and of the answer: complete with the token that ends it,
-    or only its beginning. refused: whether the answer is a refusal.
+    """Token ids of a question, up to the start of the answer, and of the answer: complete with its end token, or only
+    its start. refused: the answer is a refusal.
     """
 
     question: TokenIds
@@ -34,8 +34,8 @@ class TrainingQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingExample:
-    """modules: token ids, in prompt order. left_contexts: tokens before each module while it is encoded; no query sees
-    them. gaps: position ids unused before each module.
+    """An example. modules: token ids, in prompt order. left_contexts: tokens before each module while it is encoded; no
+    query sees them. gaps: position ids unused before each module.
     """
 
     prefix: TokenIds
@@ -47,9 +47,9 @@ class TrainingExample:
 
 @dataclass(frozen=True, slots=True)
 class PackedSegment:
-    """Rows of a module or of a left context. They see the prefix, the rows `left_context` and themselves. offset: ids
-    from where the keys are computed to where queries see them (may be negative); None for a left context, which no
-    query sees.
+    """Rows of a module or of a left context. They see the prefix, the rows `left_context` and themselves. offset:
+    distance in ids from the encoded position to the position that queries see (may be negative); None for a left
+    context, which no query sees.
     """
 
     left_context: slice
@@ -60,8 +60,8 @@ class PackedSegment:
 @dataclass(frozen=True, slots=True)
 class PackedExample:
     """An example as one row of tokens: tokens, positions int64 `[1, T]`. prefix: number of its rows. segments:
-    ascending by rows, a shared left context once; none for full attention. queries: first row of each query, then the
-    row after the last. rows: int64 `[A]`, the rows whose logits predict the answers' tokens.
+    ascending by rows, a shared left context once; none for full attention. queries: first row of each query, and the
+    end of the last. rows: int64 `[A]`, the rows whose logits predict the answers' tokens.
     """
 
     tokens: Tensor
@@ -109,9 +109,7 @@ def pack(example: TrainingExample, *, modular: bool) -> PackedExample:
 
 @dataclass(frozen=True, slots=True)
 class ExampleAttention:
-    """The data that every layer of one forward pass needs. Masks and angles are computed in the first layer and
-    stored.
-    """
+    """Data of one forward pass for all layers. Masks and angles are computed in the first layer and stored."""
 
     packed: PackedExample
     rotation: Rotation
@@ -149,7 +147,7 @@ class ExampleAttention:
 
     def _attend_causal(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """Attend for the last n of L tokens: q `[1, H*G, n, D]` over k and v `[1, H, L, D]`, each token up to itself.
-        With masks, PyTorch's fused kernels are slower on a CPU than these plain matrix products, especially backwards.
+        With masks, PyTorch's fused kernels are slower on a CPU than these plain matrix products, mostly backwards.
         """
         heads, rows, length = k.shape[1], q.shape[2], k.shape[2]
         if (rows, length) not in self._masks:
@@ -163,7 +161,7 @@ class ExampleAttention:
 def example_attention(
     module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **kwargs: Any
 ) -> tuple[Tensor, None]:
-    """The attention that transformers calls instead of its own. The model's forward passes on `example`."""
+    """Attention for transformers instead of its own. The model's forward passes `example` on."""
     example: ExampleAttention = kwargs["example"]
     scale = kwargs.get("scaling")
     return example.attend(q, k, v, q.shape[-1] ** -0.5 if scale is None else scale), None
@@ -173,12 +171,12 @@ EXAMPLE_ATTENTION = "warmdesk-example"
 
 
 class TrainingModel:
-    """hf: transformers' own rotary model on its device; its attention is replaced. Raises ModelError for others."""
+    """A model to train. hf: transformers' rotary model, with replaced attention. Raises ModelError for other models."""
 
     def __init__(self, hf: Any) -> None:
         self._rotation = find_rotation(hf)
         if reason := why_not_placeable(hf.config):
-            raise ModelError(f"this model cannot encode passages one by one, so there is nothing to train: {reason}")
+            raise ModelError(f"this model cannot encode passages separately, so there is nothing to train: {reason}")
         from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS  # takes seconds: only with a model
 
         ALL_ATTENTION_FUNCTIONS.register(EXAMPLE_ATTENTION, example_attention)

@@ -1,4 +1,4 @@
-"""Training of a LoRA adapter (through peft): schedule, losses, checkpoints, evaluation, and when to stop.
+"""Training of a LoRA adapter with peft: schedule, losses, checkpoints, evaluation, and early stopping.
 
 A checkpoint is one safetensors file, without pickle, replaced as a whole. Logits are `[A, vocabulary]`, the rows that
 predict the answers of an example. Out of scope: contents of examples (`app.training.training_data`), and merging a
@@ -27,21 +27,21 @@ from cache.training.examples import TrainingExample, TrainingModel
 from durable import replacing
 
 Objective = Literal["answers", "distil"]
-"""answers: the likelihood of the answers. distil: modular attention learns to predict what full attention predicts, and
-full attention is kept close to the model without the adapter; the answers are only texts along which both are compared.
-The adapter changes both, because most of their difference comes from one passage changing how another is read, which no
-adapter can know when passages are encoded one by one.
+"""Objectives. answers: the likelihood of the answers. distil: modular attention learns to predict the same as full
+attention, and full attention stays close to the model without the adapter; both are compared on the text of the
+answers. The adapter changes both, because most of their difference comes from the influence of one passage on another,
+which is unknown when passages are encoded separately.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """The settings of a training, which ends after `steps` or `minutes`, whichever is reached first. batch_size:
-    examples of a step, each in a thread of its own with its share of the cores (on a CPU faster than one after
-    another). rank: of the LoRA matrices. For `answers`: modular_share: of examples with modular attention;
-    paired_weight: of the divergence of modular from full attention; refusal_weight: of the refusal loss. For `distil`:
-    anchor_weight: of the divergence of full attention from the model without the adapter. warmup, evaluate_every:
-    steps. patience: evaluations without a better held-out loss before training ends.
+    examples of a step, each in its own thread with its share of the cores (on a CPU faster than one after another).
+    rank: of the LoRA matrices. For `answers`: modular_share: share of examples with modular attention; paired_weight:
+    weight of the divergence of modular from full attention; refusal_weight: weight of the refusal loss. For `distil`:
+    anchor_weight: weight of the divergence of full attention from the model without the adapter. warmup,
+    evaluate_every: steps. patience: evaluations without a better held-out loss before training ends.
     """
 
     steps: int | None = None
@@ -65,13 +65,13 @@ class Schedule:
         return min(1.0, max(of_steps, of_minutes))
 
     def learning_rate_at(self, step: int, done: float) -> float:
-        """Return the rate: linear warm-up, then a cosine down to a twentieth."""
+        """Return the learning rate: linear warm-up, then cosine decay to a twentieth."""
         cosine = 0.5 * (1 + math.cos(math.pi * done))
         return self.learning_rate * min(1.0, (step + 1) / self.warmup) * (0.05 + 0.95 * cosine)
 
     def is_modular(self, number: int) -> bool:
-        """Return whether an example is trained with modular attention. The share is spread evenly (golden ratio
-        sequence), and is the same after a resume.
+        """Return whether an example is trained with modular attention. Such examples are spread evenly (golden ratio
+        sequence), and are the same after a resume.
         """
         return self.objective == "distil" or (number * 0.6180339887) % 1 < self.modular_share
 
@@ -81,8 +81,8 @@ CHECKPOINT = "checkpoint.safetensors"
 
 @dataclass(slots=True, kw_only=True)
 class TrainingState:
-    """The state of a training, except its tensors. loss: running mean. held_out: the latest held-out loss, best: the
-    lowest, before: the one before the first step. moved: of the best adapter, the divergence of full attention from the
+    """The state of a training, except its tensors. loss: running mean. held_out: the latest held-out loss; best: the
+    lowest; before: the loss before the first step. moved: divergence of full attention with the best adapter from the
     model without it, in nats per token; None for `answers`. without_gain: evaluations since the best one.
     """
 
@@ -119,17 +119,17 @@ def load_checkpoint(folder: Path, optimizer: torch.optim.Optimizer, schedule: Sc
     file = folder / CHECKPOINT
     if not file.is_file():
         if (folder / WEIGHTS).is_file():
-            raise ModelError(f"{folder} holds an adapter without a checkpoint: use another folder")
+            raise ModelError(f"{folder} contains an adapter without a checkpoint: use another folder")
         return TrainingState()
     with safe_open(file, framework="pt") as opened:
         metadata = opened.metadata()
     if metadata.get("subject") != subject:
         raise ModelError(
-            f"{folder} holds a training of another model or adapter, or on other documents: use another folder"
+            f"{folder} contains the training of another model or adapter, or with other documents: use another folder"
         )
     limits = {"steps": schedule.steps, "minutes": schedule.minutes}  # longer or shorter is the same training
     if json.loads(metadata["schedule"]) | limits != asdict(schedule):  # or one of a version with other settings
-        raise ModelError(f"{folder} holds a training with another schedule: finish it, or use another folder")
+        raise ModelError(f"{folder} contains a training with another schedule: finish it, or use another folder")
     tensors = load_file(file)
     state = TrainingState(**json.loads(metadata["state"]))
     parameters = optimizer.param_groups[0]["params"]
@@ -144,7 +144,7 @@ def load_checkpoint(folder: Path, optimizer: torch.optim.Optimizer, schedule: Sc
 
 
 def divergence(wanted: Tensor, got: Tensor) -> Tensor:
-    """Return the Kullback-Leibler divergence of logits from wanted ones, in nats per row."""
+    """Return the Kullback-Leibler divergence of logits `got` from target logits `wanted`, in nats per row."""
     return F.kl_div(got.log_softmax(-1), wanted.log_softmax(-1), log_target=True, reduction="batchmean")
 
 
@@ -155,9 +155,9 @@ def answer_loss(example: TrainingExample, logits: Tensor, refusal_weight: float)
 
 
 def refusal_loss(example: TrainingExample, logits: Tensor) -> Tensor:
-    """Return the binary cross-entropy, in nats per query, of beginning a refusal if one is wanted, and anything else if
-    an answer is; zero for an example without refusals. Among all the tokens of an answer the first one, which decides,
-    would hardly count.
+    """Return the binary cross-entropy, in nats per query, of starting a refusal if and only if one is wanted; zero for
+    an example without refusals. It gives weight to the first token, which decides and would hardly count among all
+    tokens.
     """
     begins = next((query.answer[0] for query in example.queries if query.refused), None)
     if begins is None:
@@ -224,8 +224,8 @@ class AdapterTraining:
         self._update_model()
 
     def run(self, report: Callable[[TrainingProgress], None]) -> TrainingProgress:
-        """Train to the end of the schedule, or until the held-out loss stops falling. The best adapter is stored; if
-        training only did harm, it is one that changes nothing.
+        """Train to the end of the schedule, or until the held-out loss stops falling. The best adapter is stored. If
+        training never helped, it is an adapter that changes nothing.
         """
         state, schedule = self.state, self.schedule
         start, seconds, tokens = time.perf_counter(), state.seconds, state.tokens
@@ -319,7 +319,7 @@ class AdapterTraining:
 
     @torch.no_grad()
     def _held_out_loss(self, example: TrainingExample, anchor: Tensor | None) -> tuple[float, float]:
-        """Return the loss without the anchor, and the divergence of full attention from it (0 without one)."""
+        """Return the loss without the anchor term, and the divergence from the anchor (0 without one)."""
         modular, full = (self._model.logits(example, modular=modular) for modular in (True, False))
         if anchor is not None:
             return divergence(full, modular).item(), divergence(anchor, full).item()

@@ -1,1 +1,1 @@
-"""How good answers and search are, and calibration from such measurements."""
+"""The quality of answers and search, and calibration from such measurements."""

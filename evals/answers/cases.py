@@ -74,7 +74,7 @@ class Case:
 
 
 class CaseReader:
-    """Make cases from files. neighbours: number of passages that precede each passage when it is encoded."""
+    """Makes cases from files. neighbours: number of passages before each passage while it is encoded."""
 
     def __init__(
         self, prompts: PromptBuilder, tokenizer: ModelTokenizer, embedder: Embedder, *, neighbours: int
@@ -95,8 +95,8 @@ class CaseReader:
         return list(islice(self._conversations(rows, passages), limit))
 
     def knowledge(self, questions: Path, folder: Path, passages: int, limit: int) -> list[Case]:
-        """Make cases of questions {question, article, answer, facts} about the documents of a folder: the passage of
-        the article that holds the facts, among the nearest other passages. Follow-ups and questions without an article
+        """Make cases of questions {question, article, answer, facts} about the documents of a folder. Each has the
+        article's passage with the facts, and the nearest other passages. Follow-ups and questions without an article
         are skipped.
         """
         found = [passage for file in sorted(folder.rglob("*")) if file.is_file() for passage in self._cut(file, folder)]
@@ -129,8 +129,8 @@ class CaseReader:
         topics = [ones for ones in by_title.values() if len(ones) >= passages and any(row["qas"] for row in ones)]
         if not topics:
             raise DeskError(
-                f"no title has questions and {passages} documents of one passage each: give the documents of a subject "
-                "one title, or ask for fewer passages",
+                f"no title has questions and {passages} documents of one passage each: use the same title for all "
+                "documents of a subject, or set fewer passages",
                 code="no-cases",
             )
         rng = random.Random(0)
@@ -266,5 +266,5 @@ def read_list(file: Path) -> list[dict[str, Any]]:
     if not isinstance(found, list) or not all(
         isinstance(row, dict) and {"question", "answers", "ctxs"} <= row.keys() for row in found
     ):
-        raise DeskError(f"{file} is no list of {{question, answers, ctxs}}", code="bad-file")
+        raise DeskError(f"{file} is not a list of {{question, answers, ctxs}}", code="bad-file")
     return found

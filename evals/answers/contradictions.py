@@ -24,7 +24,7 @@ from evals.answers.questions import CustomerQuestion, Fact, holds_fact, plain_wo
 from retrieval.text.terms import COMMON, stem
 
 SAME_THING = 0.33
-"""Share of a statement's telling words that the question and the gold answer have, if it is about the same thing."""
+"""Minimum share of a statement's topic words in the question or gold answer, if it is about the same thing."""
 SAME_WORDS = 0.8  # share of the gold answer's telling words in a statement that says or denies the same
 SHARED = 2  # minimum number of such words in both
 CURRENCIES = frozenset(
@@ -56,7 +56,7 @@ def contradictions(question: CustomerQuestion, statements: Sequence[str]) -> lis
 
 
 def has_rival_value(statement: str, question: CustomerQuestion, missing: Sequence[Fact]) -> bool:
-    """Return whether a statement about the same thing has a value of the kind of a missing fact, and no right one."""
+    """Return whether a statement about the same thing has wrong values only, of the same kind as a missing fact."""
     right = {value for fact in missing for form in fact for value in values(form)}
     given = [value for value in values(statement) if value[0] in {kind for kind, _ in right}]
     known = telling(question.question) | telling(question.gold)
@@ -67,7 +67,7 @@ def has_rival_value(statement: str, question: CustomerQuestion, missing: Sequenc
 
 
 def is_opposite(statement: str, gold: str) -> bool:
-    """Return whether a statement says yes instead of no, or denies what the gold answer asserts, or the reverse."""
+    """Return whether a statement and the gold answer are opposite: yes and no, or one negates the other."""
     answered, said = (text[:1] if (text := plain_words(whole)) else [] for whole in (gold, statement))
     if {*answered, *said} == {"yes", "no"}:
         return True
@@ -78,7 +78,7 @@ def is_opposite(statement: str, gold: str) -> bool:
 
 
 def is_of_another_model(statement: str, question: str) -> bool:
-    """Return whether a statement names only other codes of a family of which the question names one."""
+    """Return whether a statement names only other codes of the family of the question's code."""
     asked, said = ({(family.lower(), int(number)) for family, number in CODE.findall(t)} for t in (question, statement))
     return any((family, number) not in said and any(other == family for other, _ in said) for family, number in asked)
 

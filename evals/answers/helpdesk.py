@@ -6,7 +6,7 @@ facts of a right answer. Earlier turns of a follow-up are stored in the conversa
 Arms: `shipped` as the settings say; `checked` the model's own words, checked (answer_mode = checked); `search` composed
 by search alone, without a language model (`ask_search`).
 
-Milliseconds of a row. first_token_ms: from the question to the first words shown. Passages are encoded before; without
+Milliseconds of a row. first_token_ms: from the question to the first words shown. Passages are already encoded. Without
 a model, the time ends when the first statement is chosen. added_ms: the time that judging and ranking statements adds
 to plain search, which is `timings_ms.retrieve` minus a plain search for the same wordings, timed right after. The
 language model's own part is first_token_ms minus retrieve.
@@ -24,7 +24,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any, Literal, TypeAlias
 
 from scipy.stats import binom, binomtest
@@ -39,6 +38,7 @@ from app.knowledge.finder import wordings
 from app.storage.history import AnswerDetails, PastMessage, new_id
 from evals.answers.contradictions import contradictions
 from evals.answers.questions import CustomerQuestion, holds_all, holds_fact
+from evals.report import percentile
 from retrieval.text.sentences import sentences
 from retrieval.text.terms import CHINESE_JAPANESE
 
@@ -78,7 +78,7 @@ def ask_desk(service: Service, question: str, history: Sequence[tuple[str, str]]
 
 
 def statements_of(answer: Answer, answer_mode: AnswerMode) -> tuple[str, ...]:
-    """Split what the answer says from the documents: its quotations, or the sentences of the model."""
+    """Return the answer's statements from the documents: its quotations, or the model's sentences."""
     if answer_mode == "quote" or answer.outcome == "unsure":
         return answer.statements
     return tuple(sentences(BETWEEN.join(answer.statements)))
@@ -140,7 +140,7 @@ NOTHING: Figure = {"value": None, "low": None, "high": None, "n": 0}
 
 
 def share(flags: Sequence[bool]) -> Figure:
-    """Count the share that is true, with Wilson's interval (1927), which also holds for few cases."""
+    """Return the share that is true, with Wilson's interval (1927), which is also valid for few cases."""
     n = len(flags)
     if not n:
         return NOTHING
@@ -148,14 +148,14 @@ def share(flags: Sequence[bool]) -> Figure:
     return {"value": round(sum(flags) / n, 4), "low": round(found.low, 4), "high": round(found.high, 4), "n": n}
 
 
-def middle_of(values: Sequence[float]) -> Figure:
-    """Take the median. Its interval lies between the order statistics that hold it with at least 95 % (binomial)."""
+def middle_of(values: Sequence[float], percent: float = 50) -> Figure:
+    """Return the median, with the order statistics that contain it with at least 95 % probability (binomial)."""
     ordered, n = sorted(values), len(values)
     if not n:
         return NOTHING
-    first = max(0, int(binom.ppf(0.025, n, 0.5)) - 1)
-    low, high = round(ordered[first], 1), round(ordered[n - 1 - first], 1)
-    return {"value": round(median(ordered), 1), "low": low, "high": high, "n": n}
+    first, last = (int(place) for place in binom.ppf((0.025, 0.975), n, percent / 100))
+    low, high = round(ordered[max(0, first - 1)], 1), round(ordered[min(n - 1, last)], 1)
+    return {"value": round(percentile(ordered, percent), 1), "low": low, "high": high, "n": n}
 
 
 POINTS_BACK = re.compile(
@@ -238,12 +238,13 @@ class JudgedAnswer:
 
 
 def figures(judged: Sequence[JudgedAnswer]) -> dict[str, Figure]:
-    """Return the figures by name. Shares are of the questions that a name begins with, except: right_page_first,
+    """Return the figures by name. The start of a name shows which questions the share counts, except: right_page_first,
     right_page_any: of answerable questions whose page is known. all_facts, facts_first (in the first statement),
     dead_ends (neither all facts nor a page that has them), contradicted: of answerable questions. harmful: of questions
     that name pages that must not be quoted. answered_all_facts: of answered ones. beside_the_point: of the statements
     shown for answerable ones. smalltalk_handled: of small talk. smalltalk_mistaken: of the rest. words, first_token_ms:
-    median of answered and unsure ones. added_ms: median of all except small talk.
+    median of answered and unsure ones. search_ms (median), search_ms_p95, added_ms (median): of all but small talk;
+    search_ms is all that happens before the language model.
     """
     answerable = [one for one in judged if one.question.is_answerable]
     unanswerable = [one for one in judged if one.question.is_unanswerable]
@@ -272,11 +273,13 @@ def figures(judged: Sequence[JudgedAnswer]) -> dict[str, Figure]:
         "smalltalk_handled": _part(small_talk, "smalltalk"),
         "smalltalk_mistaken": _part(serious, "smalltalk"),
         "first_token_ms": middle_of([one.shown.first_ms for one in told]),
+        "search_ms": middle_of([one.shown.find_ms for one in serious]),
+        "search_ms_p95": middle_of([one.shown.find_ms for one in serious], 95),
         "added_ms": middle_of([one.added_ms for one in serious]),
     }
 
 
-MEDIANS = frozenset(("words", "first_token_ms", "added_ms"))  # figures that are not shares
+MEDIANS = frozenset(("words", "first_token_ms", "search_ms", "search_ms_p95", "added_ms"))  # not shares
 
 
 def markdown(summary: dict[str, Figure]) -> str:
@@ -310,8 +313,8 @@ def measure_helpdesk(
     arm: Arm,
     report: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Ingest the folder, as far as the desk does not have it yet, and ask. Returns rows, and a summary of figures over
-    all of them. Raises DeskError if the desk has other documents, which would also be found.
+    """Ingest new documents of the folder, and ask. Returns rows, and a summary of figures over all rows. Raises
+    DeskError if the desk has other documents, which search would also find.
     """
     fill(service, documents, warm=arm != "search", report=report)
     decider = Decider(service.settings, service.finder)
@@ -336,12 +339,12 @@ def fill(service: Service, documents: Path, *, warm: bool, report: Callable[[str
     others = [one.path for one in service.documents() if not Path(one.path).is_relative_to(folder)]
     if others:
         raise DeskError(
-            f"the desk holds other documents ({others[0]}): give another --data-dir", code="other-documents"
+            f"the data folder has other documents ({others[0]}): give another --data-dir", code="other-documents"
         )
     done = service.ingest([folder], sync=True, warm=warm)
     report(f"{done.documents} documents, {done.passages} passages, {done.seconds:.0f} s")
     if not done.documents:
-        raise DeskError(f"{documents} holds no document that can be read", code="no-documents")
+        raise DeskError(f"{documents} has no readable document", code="no-documents")
     if warm:
         service.prepare()
 

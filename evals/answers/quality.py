@@ -1,7 +1,7 @@
-"""The cost of reuse in answers: fidelity to full attention, and answers that hold the gold answer.
+"""The effect of reuse on answers: fidelity to full attention, and answers that contain the gold answer.
 
-Each case runs under each arm on the engine that serves customers. An arm differs from the others only in which tokens
-see which, and in what is computed in the request (see `ARMS`).
+Each case runs under each arm on the engine that serves customers. Arms differ only in the tokens that each token sees,
+and in the tokens that the request computes (see `ARMS`).
 
 - Fidelity, by teacher-forced scoring of full attention's own greedy answer: KL divergence in nats per token (also of
   the first token alone), and the share of tokens with the same most likely token. Of the gold answer: its
@@ -42,8 +42,8 @@ SLOT = 256  # position ids of a slot, for arms that place passages in slots
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arm:
-    """One way to use the passages of a case. behind: what a passage sees while it is encoded: the system text and its
-    neighbours (as in the product), the system text alone, or nothing. placement: contiguous; slotted (each passage
+    """One way to use the passages of a case. behind: the text before a passage while it is encoded: the system text and
+    its neighbours (as in the product), the system text alone, or nothing. placement: contiguous; slotted (each passage
     begins at a multiple of `SLOT`); unions (also slots, but the question begins after the end of the last slot, as
     after a union of a PML schema); shared (all passages begin at the same position id). reads: all passages of the
     case; the best, as many as cost at most recomputing `BALANCED_SHARE` of all, but at least one; only the gold
@@ -186,7 +186,7 @@ class Bench:
         return outcomes
 
     def ready(self, case: Case, arm: Arm, name: str) -> Request:
-        """Return the request of a case's last turn, after its earlier turns were computed and its passages encoded."""
+        """Compute a case's earlier turns, encode its passages, and return the request of its last turn."""
         session = f"{name}/{case.id}"
         *earlier, (last, _) = plans(case, arm, self.system)
         request = Request(plan=last, reuse=arm.reuse, recomputation=arm.recomputation, session=session)
@@ -200,7 +200,7 @@ class Bench:
         return self.engine.submit(replace(request, sampling=Sampling(max_tokens=1))).completion
 
     def answering(self, request: Request, penalty: float | None = None) -> Request:
-        """Return the request, decoded as in the product. penalty: instead of the repetition penalty of the settings."""
+        """Return the request with the product's decoding. penalty: replaces the repetition penalty of the settings."""
         penalty = self.settings.repetition_penalty if penalty is None else penalty
         opening = None if self.refusal_bias is None else (self.refusal[0], self.refusal_bias)
         sampling = Sampling(max_tokens=ANSWER_TOKENS, repetition_penalty=penalty, opening=opening, ends_loops=True)
@@ -255,7 +255,7 @@ class Bench:
 def quality_row(name: str, cases: Sequence[Case], outcomes: Sequence[dict[str, CaseOutcome]]) -> dict[str, Any]:
     """Sum up an arm over all cases. Pairs are 95 % intervals; deltas are against full attention. agree: share of
     answers like those of full attention. recomputed_tokens: mean of the passage tokens computed in a request;
-    recomputed_share: of all passage tokens. What was not measured is None. For `noise` only the distance is measured.
+    recomputed_share: of all passage tokens. A value that was not measured is None. `noise` has only the distance.
     """
     mine = [outcome[name] for outcome in outcomes]
     full = [outcome[FULL] for outcome in outcomes]

@@ -1,5 +1,5 @@
-"""`warmdesk eval quality`: runs that can be stopped and continued, and their tables and plots for docs/evidence.md; and
-`warmdesk calibrate`: the policies compared with full attention on the sample questions and on the operator's own.
+"""`warmdesk eval quality`: runs that can be stopped and continued, and their tables and plots for docs/evidence.md.
+`warmdesk calibrate`: comparing the policies with full attention on the sample questions and on the operator's own.
 """
 
 import datetime
@@ -60,7 +60,7 @@ def measure_quality(
         bench.refusal_bias = None if calibration is None else calibration.bias_of(settings)
         cases = (reader.conversations if conversations else reader.read)(file, passages, limit)
         if not cases:
-            raise DeskError(f"{file} holds no question of the kind asked for", code="no-cases")
+            raise DeskError(f"{file} has no question of the requested kind", code="no-cases")
         info = bench.engine.model.info
         decoding = f"{settings.repetition_penalty} {bench.refusal_bias} {settings.refusal_text}"
         arms = f"{settings.neighbours} {settings.embedder} {ARMS!r} {[one.name for one in fields(CaseOutcome)]}"
@@ -210,11 +210,11 @@ MEASURED_ARMS = (FULL, *POLICIES)
 
 
 def calibrate(settings: Settings, own: Path | None, *, limit: int, report: Report) -> Calibration:
-    """Measure, decide, and write the result into the data folder. own: a file of the operator's questions. Raises
-    DeskError, CacheError.
+    """Measure, choose a policy, and write the result into the data folder. own: a file of the operator's questions.
+    Raises DeskError, CacheError.
     """
     if settings.model_server is not None:
-        exact = "the language model runs elsewhere and reads everything exactly: there is no policy to find"
+        exact = "the language model is remote and uses full attention: there is no policy to find"
         raise DeskError(f"{exact}; set answer_mode to checked, quote or free yourself", code="runs-elsewhere")
     with open_bench(settings) as (bench, reader):
         cases = reader.knowledge(SAMPLES / "questions.jsonl", SAMPLES / "knowledge", settings.passages, limit)

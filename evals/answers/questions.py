@@ -50,7 +50,7 @@ WORD = re.compile(rf"[{CHINESE_JAPANESE}]|\d+(?:[.,:/]\d+)*|[^\W\d{CHINESE_JAPAN
 
 
 def plain_words(text: str) -> list[str]:
-    """Return the words in one spelling. Numbers, currency signs and % are words."""
+    """Return the words in unified spelling. Numbers, currency signs and % are words."""
     text = THOUSANDS.sub(lambda found: found[1] + re.sub(r"\D", "", found[2]), text)
     text = unicodedata.normalize("NFKC", text).casefold().translate(ALIKE)
     return _with_digits(WORD.findall(NOUGHT_CENTS.sub(r"\1", text)))
@@ -96,7 +96,7 @@ SMALL_TALK, FOLLOW_UP, PLAIN, UNANSWERABLE = "smalltalk", "follow-up", "plain", 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CustomerQuestion:
     """A question. kind: as in the file, else one of the names above. articles: the pages that answer it, any of which
-    counts. facts: what a right answer holds. gold: a right answer. history: earlier questions and answers. not_from:
+    counts. facts: those of a right answer. gold: a right answer. history: earlier questions and answers. not_from:
     pages whose advice would be harmful here, for example of another product model.
     """
 
@@ -125,7 +125,7 @@ class CustomerQuestion:
 def read_questions(file: Path) -> list[CustomerQuestion]:
     found = read_json_lines(file, _question, "question", "bad-questions")
     if not found:
-        raise DeskError(f"{file} holds no questions", code="bad-questions")
+        raise DeskError(f"{file} has no questions", code="bad-questions")
     return found
 
 
@@ -186,7 +186,7 @@ class LabelledQuestion:
         return bool(self.answers or self.facts)
 
     def is_answered_by(self, statement: Statement, passage: StoredPassage) -> bool:
-        """Return whether a statement holds an answer, a part of a longer one, or one of the facts."""
+        """Return whether a statement contains an answer, a part of a longer answer, or one of the facts."""
         if self.facts:
             return any(holds_fact(statement.text, fact) for fact in self.facts)
         if self.articles and passage.document.rpartition("/")[2] not in self.articles:

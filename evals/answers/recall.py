@@ -51,14 +51,14 @@ from retrieval.search.vector_index import VectorIndex, passage_id, window_texts
 from retrieval.statements.cut import statements_of
 
 PART = 256
-"""Passages whose vectors are in one file. A line of progress follows each file."""
+"""Number of passages whose vectors are in one file. Each file gives a line of progress."""
 ROLES = ("user", "agent", "assistant")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """A question. right: the document that it is about. is_answered: whether that document answers it. earlier: the
-    question before it in its conversation.
+    previous question of its conversation.
     """
 
     source: str
@@ -70,8 +70,8 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
-    """Passages, the document of each, and what finds them by their places. read: the vectors of the statements of
-    passages that were found.
+    """Passages, the document of each, and a retriever that returns their indices. read: statement vectors of passages
+    that were found.
     """
 
     passages: list[Passage]
@@ -130,9 +130,9 @@ def build_corpus(
     report: Callable[[str], None],
 ) -> Corpus:
     """Cut and embed documents as the product does. Vectors are stored in parts, so that a stopped run can continue and
-    a second run is quick. most: maximum number of passages of the others; the documents after them are skipped.
+    a second run is quick. most: maximum number of passages of `others`; further documents are skipped.
     """
-    tokenizer, _ = load_tokenizer(settings.model, converted=settings.models_folder)
+    tokenizer = load_tokenizer(settings.model, converted=settings.models_folder)
     passages: list[Passage] = []
     document_of: list[str] = []
 
@@ -194,7 +194,7 @@ def _checked(row: dict[str, Any]) -> dict[str, Any]:
     is_question = {"question", "article"} <= row.keys()
     is_document = {"title", "context", "qas"} <= row.keys()
     if not is_question and not (is_document and all({"question", "answers"} <= qa.keys() for qa in row["qas"])):
-        raise ValueError("question and article, or title, context and qas are needed")
+        raise ValueError("question and article are needed, or title, context and qas")
     return row
 
 
@@ -210,7 +210,7 @@ Ranker: TypeAlias = Callable[[Retriever, Sequence[Query]], list[PassageHit]]
 
 @dataclass(frozen=True, slots=True)
 class SearchOutcome:
-    """One question by one ranker. rank: of the right document, from 0; None if it is not among those ranked."""
+    """One question by one ranker. rank: of the right document, from 0; None if it was not found."""
 
     question: Question
     rank: int | None
@@ -283,7 +283,7 @@ def measure_recall(
 
 
 def read_passages(corpus: Corpus, encoder: StatementEncoder, hits: Sequence[PassageHit]) -> list[FoundPassageText]:
-    """Return the passages found with their statements. A passage is encoded when it is first found."""
+    """Return found passages with their statements. A passage is encoded when it is first found."""
     found: list[FoundPassageText] = []
     for hit in hits:
         passage = corpus.passages[hit.id]
@@ -338,7 +338,7 @@ RANKERS: dict[str, Ranker] = {"dense": by_embedding, "keyword": by_keywords, "rr
 
 
 def ranked(scores: Iterable[tuple[int, float]]) -> list[PassageHit]:
-    """Sort passages by score. Of several scores of a passage the best counts."""
+    """Sort passages by their best score."""
     best: dict[int, float] = {}
     for id_, score in scores:
         best[id_] = max(score, best.get(id_, score))
@@ -347,9 +347,9 @@ def ranked(scores: Iterable[tuple[int, float]]) -> list[PassageHit]:
 
 
 def recall_row(source: str, retriever: str, outcomes: Sequence[SearchOutcome]) -> dict[str, Any]:
-    """n: questions, of which `answerable` have an answer. hit1, hit3, hit5: share of these whose document is among the
-    first 1, 3, 5. mrr: mean reciprocal rank. refusal_precision, refusal_recall: of the decision to refuse, None if
-    there is none. embed_ms_p50: time to embed one question.
+    """Return a row. n: questions, of which `answerable` have an answer. hit1, hit3, hit5: share of these with their
+    document among the first 1, 3, 5. mrr: mean reciprocal rank. refusal_precision, refusal_recall: of the decision to
+    refuse, None if there is none. embed_ms_p50: time to embed one question.
     """
     ranks = [outcome.rank for outcome in outcomes if outcome.question.is_answered]
     judged = [outcome for outcome in outcomes if outcome.refused is not None]

@@ -8,10 +8,10 @@ Questions in languages that the embedder does not know have separate models, whi
 such questions if there are enough, otherwise on all. Their near misses also include the same questions while only the
 statements that answer are hidden: with words alone, the presence of the page must not be enough.
 
-`certain` is chosen so that ANSWERED of the unanswerable questions get a confident answer, `threshold` so that REFUSED
-of the answerable ones are refused, each in the help desk for which it is lowest, because an unseen help desk is harder
-than the fitted ones. The reported quality comes from models fitted without the help desk that they judge, or, with one
-help desk only, without a consecutive tenth of its questions.
+`certain` is chosen so that the share ANSWERED of the unanswerable questions gets a confident answer, `threshold` so
+that the share REFUSED of the answerable ones is refused. Each is chosen in the help desk for which it is lowest,
+because an unseen help desk is harder than the fitted ones. The reported quality comes from models fitted without the
+help desk that they judge, or, with one help desk only, without a consecutive tenth of its questions.
 """
 
 from collections import Counter
@@ -70,7 +70,7 @@ Matrix = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedCase:
-    """A question as it was found. desk: its help desk. right: for each candidate whether it answers."""
+    """A question with its search results. desk: its help desk. right: for each candidate whether it answers."""
 
     desk: str
     judged: JudgedQuestion
@@ -88,9 +88,9 @@ class JudgedCase:
 
 Calibration = tuple[AnswerabilityClassifier, dict[str, float]]
 """The fitted classifier, and its quality on questions it was not fitted on. answerable, unanswerable: their numbers.
-auc: area under the ROC curve of right answers against all others. answered, answered_right, answered_wrongly: shares of
-the answerable questions with a confident answer, of those that are right, and of the unanswerable ones with a confident
-answer. written_...: the same for the models that use words only.
+auc: area under the ROC curve of right answers against all others. Confident answers: answered, share of answerable
+questions; answered_right, right ones among these; answered_wrongly, share of unanswerable questions. written_...: the
+same for the models that use words only.
 """
 
 
@@ -160,7 +160,7 @@ def _without_answers(case: JudgedCase) -> JudgedCase:
 
 
 def labelled(question: LabelledQuestion, judged: JudgedQuestion, desk: str) -> JudgedCase | None:
-    """Mark what is right among the candidates of a question. Returns None if nothing can be learned from it."""
+    """Mark the right candidates of a question. Returns None if nothing can be learned from it."""
     passages = [judged.passages[hit.id] for hit in judged.hits]
     right = tuple(question.is_answered_by(one.statement, passages[one.passage]) for _, one in judged.statements.ranked)
     if not right or (question.is_answerable and not any(right)):
@@ -173,7 +173,7 @@ def fit(cases: Sequence[JudgedCase], embedder: str, ranker: str) -> Calibration:
     answerable = sum(case.is_answerable for case in cases)
     if min(answerable, len(cases) - answerable) < LEAST:
         raise DeskError(
-            f"{answerable} questions with an answer that was found, {len(cases) - answerable} without: "
+            f"search found an answer to {answerable} questions and none to {len(cases) - answerable}: "
             f"{LEAST} of each are needed",
             code="too-few-questions",
         )
@@ -218,7 +218,7 @@ def _are_enough(cases: Sequence[JudgedCase]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Models:
-    """Two models. statement: does one statement answer? answered: do the most likely ones answer?"""
+    """Two models. statement: does a statement answer? answered: do the most likely statements answer?"""
 
     statement: LogisticModel
     answered: LogisticModel
@@ -274,8 +274,8 @@ class _FittedModels:
         }
 
     def shifted_to(self, other: "_FittedModels") -> LogisticModel:
-        """Return the model that judges whether a question is answered, with its log-odds scaled to the thresholds of
-        the other models.
+        """Return the model that judges whether a question is answered, with its log-odds scaled to the other models'
+        thresholds.
         """
         certain, threshold, aim, least = logit(
             np.clip((self.certain, self.threshold, other.certain, other.threshold), TINY, 1 - TINY)

@@ -1,9 +1,9 @@
 """The child process, which measures the rows that its parent asks for: `python -m evals.gpu.child OPTIONS`.
 
 OPTIONS is one JSON object: device, size, folder, models. Both directions use JSON lines. It reads {"row": name,
-"seconds": share}. It writes {"card": ...} or {"unusable": why} once, then {"line": row} for each value, and
-{"done": why it failed, or ""} after each row. It ends when its input ends, and after a row that left the device
-unusable, because such errors stay in a process.
+"seconds": share}. It writes {"card": ...} or {"unusable": why} once, then {"line": row} for each value, and {"done":
+why it failed, or ""} after each row. It ends when its input ends, and after a row that left the device unusable,
+because such errors persist in a process.
 """
 
 import json
@@ -77,7 +77,7 @@ def own_output() -> Callable[[dict[str, Any]], None]:
 
 
 def measure(session: Session, name: str, tell: Callable[[dict[str, Any]], None], seen: LastError) -> str:
-    """Measure a row. Returns why it failed, in one line, or ""."""
+    """Measure a row. Returns the reason for a failure in one line, or ""."""
     plan = next(plan for plan in PLANS if plan.name == name)
     file, function = plan.where.split(".")
     run: Measure = getattr(import_module(f"evals.gpu.{file}"), function)

@@ -1,4 +1,4 @@
-"""Check what the device computes: each attention kernel over random items, and complete models.
+"""Check the device's results: each attention kernel over random items, and complete models.
 
 The references share no code with what they check. The kernels' reference is one product with a block mask in float64,
 which rotates keys to their place instead of rotating queries back. The models' reference is one forward pass of
@@ -70,7 +70,7 @@ def rotation_of(size: int) -> Rotation:
 
 
 def random_chunks(seed: int, longest: int) -> list[Chunk]:
-    """Make sequences that share modules placed away from their encoding. Some decode a row, some a question."""
+    """Make sequences that share modules at other positions than encoded. Some compute one row, some a question."""
     rng = random.Random(seed)
     modules: list[Extent] = []
     at = 0
@@ -131,8 +131,8 @@ def turned(keys: Tensor, offset: int) -> Tensor:
 
 
 def measure_logits(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
-    """Compare the engine's logits after placed modules. In bfloat16 it may differ twice as much as transformers in that
-    type.
+    """Compare the engine's logits after placed modules. In bfloat16 the difference may be twice that of transformers in
+    bfloat16.
     """
     assert plan.shape is not None
     session.close()

@@ -1,13 +1,13 @@
-"""Tokens per second of answers after cached modules, one and many at once, with KV memory and 8-bit weights.
+"""Tokens per second of one answer and of many after cached modules, their KV memory, and 8-bit weights.
 
-Also: what the GPU reaches, and device memory, the engine's peak and whether it grows with every question.
+Also measures the GPU's limits, and device memory: its peak, and whether it grows with every question.
 
 All answers have the same modules in different orders, and their prompts were computed before, so that only decoding
 counts. The lower bound of a step is that of a pass with a row for each answer: one read of the weights and of the
 stored keys and values, or its multiplications (`ModelCost.decode_rate`).
 
-Memory is what PyTorch has allocated, not what it reserves. The engine's own bookkeeping is checked as well: the slots
-of its KV memory cover it exactly, and nothing is held while nothing runs.
+Memory is what PyTorch has allocated, not what it reserves. The engine's own bookkeeping is also checked: slots cover
+the KV memory exactly, and no slot is held while nothing runs.
 """
 
 import random
@@ -37,7 +37,7 @@ FREE_SHARE = 0.6  # share of the free memory for transformers' cache
 
 def measure_shared(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
     """Measure many answers that share modules. transformers gets the modules in the same order in every prompt, because
-    it can share their memory only then.
+    otherwise it cannot share their memory.
     """
     subject, sizes = session.opened(plan.shape), session.sizes
     documents = shared_documents(session, subject)
@@ -132,7 +132,7 @@ def questions(session: Session, subject: OpenedModel, documents: RandomDocuments
 
 
 def room_for_batching(session: Session, subject: OpenedModel, prompts: Sequence[Sequence[int]]) -> int:
-    """Return the tokens of transformers' cache: those of all prompts and answers, as far as memory allows."""
+    """Return the tokens of transformers' cache: enough for all prompts and answers, if memory allows."""
     wanted = sum(len(prompt) + session.sizes.answer + 256 for prompt in prompts)
     if not session.is_gpu:
         return wanted
@@ -189,7 +189,7 @@ AT_ONCE = 4
 
 
 def measure_memory(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
-    """Ask rounds of questions with too little memory for all results, so that much is evicted."""
+    """Ask rounds of questions with too little memory for all results, so that modules are evicted often."""
     subject, sizes = session.opened(plan.shape), session.sizes
     before = in_use(session)
     if session.is_gpu:

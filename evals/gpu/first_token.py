@@ -1,12 +1,12 @@
 """Time to the first token when modules are on the device, in host memory, on disk, or in all of these by Zipf.
 
 Lower bounds: a pass reads all weights and the keys and values that it sees once, and multiplies its rows with the
-weights and its queries with the keys; the longer of the two (`ModelCost.first_token_ms`). Modules in host memory must
+weights and its queries with the keys; the longer time counts (`ModelCost.first_token_ms`). Modules in host memory must
 also be copied, which can overlap: the longer of that pass and the copy.
 
 The largest set of modules exceeds device and host memory together. Its files are written beforehand, all with the same
 keys and values, because reading them takes the same time as reading those of text. One client asks one question after
-another. A first token counts for the slowest place that one of its modules came from.
+another. A first token counts for the slowest tier of its modules.
 """
 
 import random
@@ -72,7 +72,7 @@ def measure_from_disk(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
 
 
 def from_tier(session: Session, subject: OpenedModel, engine: Engine) -> tuple[Times, str]:
-    """Measure after the modules left the device each time. Also returns where they came from."""
+    """Measure after evicting the modules from the device each time. Also returns their tier."""
     engine.settle()
     sources: Counter[str] = Counter()
 
@@ -87,7 +87,7 @@ def from_tier(session: Session, subject: OpenedModel, engine: Engine) -> tuple[T
 
 
 def leave_device(engine: Engine, modules: tuple[Segment, ...]) -> None:
-    """Evict modules from device memory. A short pass follows, so that the next one does not wait for a copy of them."""
+    """Evict modules from device memory, then run a short pass, so that the next one does not wait for their copies."""
     keys = [engine.key(module) for module in modules]
     engine.call(lambda store: [store.device.evict(key) for key in keys])
     engine.settle()
@@ -118,7 +118,7 @@ def line(
     baseline: Times | None = None,
     note: str = "",
 ) -> GpuRow:
-    """Make a row of times in seconds. what: of a row next to the planned one, which has no goal."""
+    """Make a row of times in seconds. what: description of an additional row without a goal."""
     row = plan.line(
         session,
         what=what or plan.what,
@@ -140,7 +140,7 @@ WRITERS = 8
 
 
 def measure_many(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
-    """Measure hit rates by memory size, and first tokens by place with the middle size."""
+    """Measure hit rates by memory size, and times to the first token by tier with the middle size."""
     subject, sizes = session.opened(plan.shape), session.sizes
     size = sizes.many * sizes.many_tokens
     documents = RandomDocuments.make(size, subject.vocabulary, random.Random(4), sizes.many_tokens)
@@ -174,7 +174,7 @@ def measure_many(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
 def ask_by_zipf(
     session: Session, subject: OpenedModel, documents: RandomDocuments, folder: Path, budget: tuple[int, int]
 ) -> tuple[dict[str, list[float]], Counter[str]]:
-    """Return milliseconds to the first token by place, and where modules were, of the second half of the questions."""
+    """Return milliseconds to the first token by tier, and counts of tiers, for the second half of the questions."""
     sizes, rng = session.sizes, random.Random(5)
     popularity = Zipf(EXPONENT, rng.sample(documents.modules, len(documents.modules)))
     device, host = (modules * sizes.many_tokens for modules in budget)

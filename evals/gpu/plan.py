@@ -1,4 +1,4 @@
-"""Which rows exist, the most important first: the subject, goal and share of ten minutes of each; and their results.
+"""The rows, most important first, with subject, goal and share of ten minutes; and their results.
 
 A result is a value next to its goal, the baseline of the same run and the lower bound of the GPU.
 """
@@ -14,7 +14,7 @@ from evals.gpu.session import NAMES, Session, Shape
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
     """The goal of a value. faster: minimum ratio to the baseline. of_floor: maximum ratio to the lower bound. at_most:
-    maximum value. words: text for tables instead of these.
+    maximum value. words: text for tables instead of the numbers.
     """
 
     faster: float | None = None
@@ -42,10 +42,10 @@ class Goal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRow:
-    """One value. row: its name in `--rows`. value: the median of `runs`, best: the best of them; None if not measured,
-    with the reason in `note`. p95: 95th percentile. baseline: the median of another program in the same unit. floor:
-    the lower bound of the GPU. ratio, of_floor: how many times better than the baseline, worse than the lower bound.
-    met: whether the goal is met; None on a CPU, and if something is missing.
+    """One value. row: its name in `--rows`. value: the median of `runs`; best: the best run; None if not measured, with
+    the reason in `note`. p95: 95th percentile. baseline: the median of another program in the same unit. floor: the
+    lower bound of the GPU. ratio: how many times better than the baseline. of_floor: how many times worse than the
+    lower bound. met: whether the goal is met; None on a CPU, and if a number is missing.
     """
 
     row: str
@@ -120,8 +120,8 @@ WHAT = {
 
 
 class RowPlan(NamedTuple):
-    """A row, or several from the same run. name: for `--rows`. shape: of the model, None for no model. seconds: its
-    share. where: the file of this folder that measures it, and the function there.
+    """One or more rows from the same run. name: for `--rows`. shape: of the model, None for no model. seconds: its
+    share. where: the file of this folder and its function that measure it.
     """
 
     name: str

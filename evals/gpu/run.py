@@ -1,4 +1,4 @@
-"""Measure all rows within a fixed time, whatever a row does, and write the result as a section of docs/gpu.md.
+"""Measure all rows within a fixed time, even if a row hangs, and write the result as a section of docs/gpu.md.
 
 Rows run in a child process, the most important first. Each has a share of the time. If a row takes twice its share, its
 process is ended and the next row gets a new process, as after an error that leaves the device unusable. The values that
@@ -28,11 +28,11 @@ ENOUGH = 0.5  # a row starts if this part of its share is left
 PATIENCE = 2.0  # a row is ended after this multiple of its share
 STARTING_S = 90.0  # seconds that a process may take to start, in a run of ten minutes
 WRITING_S = 5.0  # seconds kept for the result
-NO_GPU = "measured on a CPU: this says nothing about a GPU, and no goal is judged"
+NO_GPU = "measured on a CPU: this is no evidence for a GPU, and no goal is judged"
 
 
 class RowProcess:
-    """The child process. command: with its arguments."""
+    """The child process. command: its program and arguments."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._process = subprocess.Popen(
@@ -89,7 +89,7 @@ def measure_gpu(
     command: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Measure rows; the result is ready for JSON. models: folder for the converted bundled model. names: of rows.
-    command: replaces the child process. Raises DeskError if the device cannot be used.
+    command: replaces the child's command. Raises DeskError if the device cannot be used.
     """
     with TemporaryDirectory(prefix="warmdesk-gpu-") as folder:
         options = json.dumps({"device": device, "size": size, "folder": folder, "models": str(models)})
@@ -161,7 +161,7 @@ class Run:
             return f"it took more than {PATIENCE:g} times its share of {share:.0f} s, or there is no time left"
 
     def _ready(self) -> RowProcess | None:
-        """Return the process, started if needed; None if it could not start. Raises DeskError, queue.Empty."""
+        """Return the process, started if needed, or None if it could not start. Raises DeskError, queue.Empty."""
         if self._child is not None:
             return self._child
         child = self._child = RowProcess(self._command)

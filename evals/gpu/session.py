@@ -1,4 +1,4 @@
-"""The shared state of the rows of one process: the device, its lower bounds, and the open model; amounts and models.
+"""The shared state of the rows of one process: device, lower bounds, open model, amounts.
 
 The lower bounds are measured in the same process as the results compared with them, each as the best of several:
   memory    a copy within its memory reads and writes every byte: 2 * size / seconds
@@ -7,7 +7,7 @@ The lower bounds are measured in the same process as the results compared with t
 On a CPU the same is measured with ordinary memory. Work on a GPU is timed by its events, answers by the wall clock.
 
 Models have random weights, which take the same time as trained ones. A model stays open until a row needs another one.
-So the plan lists the rows of one shape together. The amounts are full on a GPU. The tiny ones take a CPU seconds.
+So the plan lists the rows of one shape together. A GPU uses the full amounts. The tiny amounts take seconds on a CPU.
 """
 
 import gc
@@ -45,11 +45,11 @@ Size = Literal["full", "tiny"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """cached: tokens of system text and documents that a prompt reuses, in `modules` of them. question: fresh tokens.
-    conversations, shared_modules, shared_tokens: that answer at the same time, the modules they share, tokens of each
-    module. many, many_tokens: modules of the largest set, tokens of each; asked: requests that count; budgets: modules
-    that device and host memory have room for; drawn: modules of a request. repeats: runs of everything timed, at most.
-    rounds: of requests to see whether memory grows. copied, product: bytes and width to measure the GPU.
+    """Amounts. cached: tokens of system text and documents that a prompt reuses, in `modules` modules. question: fresh
+    tokens. conversations: number of simultaneous answers; shared_modules: the modules they share; shared_tokens: tokens
+    of each. many: modules of the largest set; many_tokens: tokens of each; asked: requests that count; budgets: modules
+    that fit in device and host memory; drawn: modules of a request. repeats: maximum runs of each timing. rounds: of
+    requests, to check whether memory grows. copied, product: bytes and width to measure the GPU.
     """
 
     cached: int = 4096
@@ -145,7 +145,7 @@ Times = list[float]  # results of several runs, in their unit
 
 
 class Share:
-    """The time of a row, from now on."""
+    """The time limit of a row, which starts now."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
@@ -156,8 +156,8 @@ class Share:
 
 
 def repeated(run: Callable[[], float], repeats: int, share: Share, *, warm_up: int = 2) -> Times:
-    """Run several times, after runs that do not count because kernels are compiled then. Stops at the end of the share,
-    but runs at least once.
+    """Run several times, after warm-up runs in which kernels are compiled. Stops at the end of the share, but runs at
+    least once.
     """
     for _ in range(warm_up):
         if not share.is_over:
@@ -190,7 +190,7 @@ PACKAGES = ("torch", "transformers", "triton", "torchao")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardFloor:
-    """What the GPU reached. own: reading and multiplying. host_bytes_per_s: copies from the host."""
+    """Measured limits of the GPU. own: reading and multiplying. host_bytes_per_s: copies from the host."""
 
     own: Floor
     host_bytes_per_s: float
@@ -237,8 +237,8 @@ def version_of(package: str) -> str | None:
 
 @dataclass(slots=True, kw_only=True)
 class OpenedModel:
-    """A model under test. peer: transformers over the same weights. weight_bytes: of all its tensors. documents: of its
-    prompts. prefill: times of transformers for a whole prompt, once measured.
+    """A model under test. peer: transformers over the same weights. weight_bytes: size of all its tensors. documents:
+    of its prompts. prefill: measured times of transformers for a whole prompt.
     """
 
     model: LanguageModel

@@ -1,8 +1,8 @@
 """llama.cpp as a peer: its server in its own process on this machine, asked over HTTP.
 
-The server is the one of the package xllamacpp (`evals.peers.llama_cpp_server`), or a given `llama-server`. A server
-built for this CPU is faster if the CPU has more than AVX2, for which the package is built. The server keeps a prefix
-for each slot and reuses moved chunks (`cache_reuse`) where it can.
+The server is from the package xllamacpp (`evals.peers.llama_cpp_server`), or a given `llama-server`. A server built for
+this CPU is faster if the CPU has more than AVX2, for which the package is built. The server caches a prefix for each
+slot and reuses moved chunks (`cache_reuse`) if possible.
 
 The model's GGUF file is converted to the type of weights that is compared: matrices to BF16, which this engine also
 uses, or to Q8_0. Vectors stay float32; names, order of rows and metadata do not change. Out of scope: files in parts.
@@ -77,7 +77,7 @@ SAMPLING = {"samplers": ["top_k", "temperature"], "temperature": TEMPERATURE, "t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedAnswer:
-    """One answer. ttft_s, total_s: from the question, at the client. decode_tokens_per_s: as the server measures it,
+    """One answer. ttft_s, total_s: seconds from the question, at the client. decode_tokens_per_s: by the server,
     without HTTP. cached_tokens: tokens of the prompt that were not computed.
     """
 
@@ -88,8 +88,8 @@ class ServedAnswer:
 
 
 class LlamaServer(AbstractContextManager["LlamaServer"]):
-    """A running server; a context manager. program: of `LlamaCpp`. threads: of the CPU. slots: answers at the same
-    time. context: tokens of prompt and answer in each slot. Raises DeskError if it does not start.
+    """A running server; a context manager. program: see `LlamaCpp`. threads: CPU threads. slots: concurrent answers.
+    context: tokens of prompt and answer in each slot. Raises DeskError if it does not start.
     """
 
     def __init__(self, program: Sequence[str], file: Path, *, threads: int, slots: int, context: int) -> None:
@@ -180,7 +180,7 @@ class LlamaCpp:
 
     @classmethod
     def find(cls, model: str | None, converted: Path, llama_server: Path | None) -> "LlamaCpp":
-        """Find llama.cpp for a model. llama_server: a program of llama.cpp itself, None for the package xllamacpp.
+        """Find llama.cpp for a model. llama_server: path of llama.cpp's own program, None for the package xllamacpp.
         Raises DeskError, and ModelError if the bundled model is requested and missing.
         """
         file = bundled_gguf() if model is None else Path(model).expanduser()

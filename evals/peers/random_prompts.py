@@ -1,7 +1,7 @@
 """Prompts of random token ids, which take the same time as text: a system text, documents after it, a question.
 
-Each answer has the requested number of tokens, sampled the same way by every program: no end token ends it, and it does
-not run into the loops of greedy decoding, which would also end it.
+Each answer has the requested number of tokens, sampled the same way by every program: end tokens are ignored, and
+sampling avoids the loops of greedy decoding, which would also end it.
 """
 
 import random
@@ -53,7 +53,7 @@ class RandomDocuments:
 
 
 class Zipf:
-    """Draws items whose popularity is their rank to the power of -`exponent`; 0: all equal."""
+    """Samples items whose popularity is their rank to the power of -`exponent`; 0: all equal."""
 
     def __init__(self, exponent: float, items: Sequence[Segment]) -> None:
         self.items = items

@@ -21,7 +21,7 @@ NO_TOKEN = -1
 
 
 class TransformersPeer:
-    """A stock model that answers one prompt at a time."""
+    """An unchanged transformers model that answers one prompt at a time."""
 
     def __init__(self, hf: Any) -> None:
         self.hf = hf
@@ -63,9 +63,9 @@ class TransformersPeer:
         return new_tokens / (seconds[new_tokens + 1] - seconds[1])
 
     def batch_rate(self, prompts: list[list[int]], new_tokens: int, room: int) -> float:
-        """Return tokens per second of continuous batching, of all answers together, from the last first token to the
-        first end of an answer; of the whole run if there is no such time. room: tokens of its cache. Raises
-        RuntimeError if a prompt is not answered.
+        """Return tokens per second of continuous batching, over all answers, while all of them run (from the last first
+        token to the first end); of the whole run if they never do. room: tokens of its cache. Raises RuntimeError if a
+        prompt is not answered.
         """
         self.hf.set_attn_implementation("sdpa")
         outputs = self.hf.generate_batch(

@@ -43,8 +43,8 @@ def measure_decode(
     llama_cpp: LlamaCpp | None,
     report: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Run all arms; the result is ready for JSON. documents: tokens. llama_cpp: None omits it. Of its rows,
-    tokens_per_s: of all conversations together, the best of the repeats. of_floor: as a share of the machine's limit
+    """Run all arms; the result is ready for JSON. documents: tokens. llama_cpp: None omits it. In its rows,
+    tokens_per_s is the total of all conversations, the best of the repeats. of_floor: its share of the machine's limit
     with the model's own weights.
     """
     measured = Measured.load(settings)

@@ -1,8 +1,8 @@
-"""Which modules stay: requests replayed through the store with too little memory, compared with other policies.
+"""Eviction: requests replayed through the store with too little memory, compared with other policies.
 
-A trace is a list of requests, each with some modules; all modules have the same size. It is drawn by Zipf, or read from
-JSON lines `{"modules": [name, ...]}`. The store is the engine's own, with keys and values of a few bytes, and its
-accounting is checked after every request. Other policies:
+A trace is a list of requests, each with some modules; all modules have the same size. It is sampled with Zipf
+popularity, or read from JSON lines `{"modules": [name, ...]}`. The store is the engine's own, with keys and values of a
+few bytes, and its accounting is checked after every request. Other policies:
   lru       evicts the least recently used module
   lfu       evicts the least frequently used module so far
   informed  evicts the least likely module by the probabilities of the trace. No policy without knowledge of the future
@@ -42,7 +42,7 @@ Rank = Callable[[str, int], tuple[float, ...]]  # (module, index of the use) -> 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Requests. chances: ranks the least likely module lowest, None if unknown."""
+    """A list of requests. chances: ranks the least likely module lowest, None if unknown."""
 
     requests: Requests
     chances: Rank | None = None
@@ -54,7 +54,7 @@ def measure_eviction(traces: Sequence[Trace], budgets: Sequence[int], source: st
     """
     largest = max(len(set(request)) for trace in traces for request in trace.requests)
     if min(budgets) < largest:
-        raise DeskError(f"a request has {largest} modules: give at least that --budget", code="usage")
+        raise DeskError(f"a request has {largest} modules: set --budget to at least this number", code="usage")
     rows: list[dict[str, Any]] = []
     for budget in budgets:
         stores = [replay_store(trace.requests, budget) for trace in traces]
@@ -78,8 +78,8 @@ def measure_eviction(traces: Sequence[Trace], budgets: Sequence[int], source: st
 def row_of(
     policy: str, budget: int, traces: Sequence[Trace], hits: Sequence[int], optimum: Sequence[int]
 ) -> dict[str, Any]:
-    """Return the means over the traces. hit_rate: share of requested modules that were in memory. of_optimum: of the
-    optimum's hits; least, most: of one trace. evictions: None if not counted.
+    """Return the means over the traces. hit_rate: share of requested modules that were in memory. of_optimum: share of
+    the optimum's hits; least, most: over the traces. evictions: None if not counted.
     """
     shares = [count / max(best, 1) for count, best in zip(hits, optimum, strict=True)]
     uses = [sum(map(len, trace.requests)) for trace in traces]
@@ -118,7 +118,7 @@ def read_trace(file: Path) -> Trace:
     wanted = 'trace: write one JSON object {"modules": [name, ...]} a line'
     trace = read_json_lines(file, lambda row: [str(name) for name in dict.fromkeys(row["modules"])], wanted, "bad-file")
     if not any(trace):
-        raise DeskError(f"{file} names no modules", code="bad-file")
+        raise DeskError(f"{file} contains no modules", code="bad-file")
     return Trace(trace)
 
 
@@ -146,7 +146,7 @@ def replay_store(requests: Requests, budget: int) -> tuple[int, int]:
 
 
 def replay(requests: Requests, budget: int, rank: Rank, *, pins: bool = True) -> int:
-    """Return the hits of a policy. pins: whether the modules of the running request must stay."""
+    """Return the hits of a policy. pins: the modules of the running request must stay."""
     cached: set[str] = set()
     hits = index = 0
     for request in requests:

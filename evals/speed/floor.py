@@ -2,7 +2,7 @@
 
 A forward pass cannot be faster than one read of its weights, keys and values, nor than its multiplications. Both are
 measured in the same process and with the same threads as the results that are compared with them. Out of scope: CPU
-caches. They may hold what a short pass reads, so such a pass can be faster than a read from memory.
+caches. They may contain the data of a short pass, which can then be faster than a read from memory.
 """
 
 import time
@@ -37,7 +37,7 @@ QUESTION_TOKENS = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
-    """What the machine reached with a number of threads."""
+    """Measured limits of the machine with a number of threads."""
 
     threads: int
     bytes_per_s: float
@@ -49,8 +49,8 @@ class Floor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCost:
-    """What forward passes read and compute. layer_weights, head_weights: numbers of weights, without the embeddings.
-    attention_width: size of the queries of all heads and layers. kv_bytes: of one token.
+    """Reads and operations of forward passes. layer_weights, head_weights: numbers of weights, without the embeddings.
+    attention_width: size of the queries of all heads and layers. kv_bytes: per token.
     """
 
     layer_weights: int
@@ -77,7 +77,7 @@ class ModelCost:
 
     def pass_seconds(self, floor: Floor, *, rows: int, seen: int, stored: int, outputs: int) -> float:
         """Return the shortest time of a pass of `rows` rows that each see `seen` tokens, of which `stored` are
-        different. outputs: rows with a next token.
+        different. outputs: rows that need logits.
         """
         weights = self.layer_weights + self.head_weights
         operations = 2 * (rows * self.layer_weights + outputs * self.head_weights)

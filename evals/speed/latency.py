@@ -48,8 +48,8 @@ def measure(
     llama_cpp: LlamaCpp | None,
     report: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Run arms; the result is ready for JSON. half_billion: also on the model with random weights, which llama.cpp does
-    not have. llama_cpp: None omits it. report: called with a line per finished row.
+    """Run arms; the result is ready for JSON. half_billion: include the model with random weights, which llama.cpp
+    cannot run. llama_cpp: None omits it. report: called with a line per finished row.
     """
     rows: list[Row] = []
     floors: dict[int, Floor] = {}
@@ -153,7 +153,7 @@ def measure_size(
 
 def slopes(rows: list[Row]) -> list[Row]:
     """Return milliseconds to the first token per document token (least squares over the smallest times), for every arm
-    measured at two lengths or more. of_full_prefill: as a share of that arm's; None if not measured.
+    measured at two or more lengths. of_full_prefill: as a share of full prefill's; None if not measured.
     """
     times: dict[tuple[str, int, str], list[tuple[int, float]]] = {}
     for row in rows:

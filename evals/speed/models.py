@@ -1,4 +1,4 @@
-"""The models under test, whose answers always have the requested length, and engines for them.
+"""The models under test, with answers that always have the requested length, and engines for them.
 
 One model has random weights: speed does not depend on the values of weights.
 """
@@ -81,7 +81,7 @@ class Measured:
         converted: Path,
         weights: PackedWeights = "model",
     ) -> "Measured":
-        """Wrap transformers' own model, which this changes. converted: folder for compiled code."""
+        """Wrap and change transformers' own model. converted: folder for compiled code."""
         cost = ModelCost.of(hf)
         model = LanguageModel(hf, tokenizer, name=name, fingerprint=fingerprint, compiled=converted, weights=weights)
         model.info = no_stop_tokens(model.info)

@@ -1,8 +1,8 @@
 """The load test: many clients at once, each asking one question after another about a few passages.
 
 Passages are drawn from all documents by Zipf, in a new order for each question, and are warm (already encoded). A new
-client starts every tenth of a second, and answers have 0.5 to 1.5 times the mean length, because people do not press a
-key at the same moment and do not get equal answers. Every arm gets the same prompts and generates the same numbers of
+client starts every tenth of a second, and answers have 0.5 to 1.5 times the mean length, because real clients do not
+start at the same moment and do not get equal answers. Every arm gets the same prompts and generates the same numbers of
 tokens, sampled the same way. Arms:
   warmdesk           this engine
   transformers       its continuous batching, which reuses common prefixes
@@ -36,7 +36,7 @@ START_EVERY_S = 0.1  # seconds between the first questions of two clients
 
 Row = dict[str, Any]
 Ask = Callable[[Plan, int], float | None]
-"""Asks for an answer of N tokens and waits for its end. Returns seconds to its first piece, None if refused."""
+"""Requests an answer of N tokens and waits for its end. Returns seconds to its first piece, None if refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +113,8 @@ def draw_plans(documents: RandomDocuments, load: LoadTest, vocabulary: int, coun
 
 
 def run_load(arm: str, ask: Ask, asked: Sequence[tuple[Plan, int]], clients: int, allowed: float) -> Row:
-    """Ask all prompts, each with the tokens of its answer, with `clients` clients at once. allowed: tokens per second
-    that the machine allows; of_floor is the share of it.
+    """Send all prompts, each with its number of answer tokens, from `clients` clients at once. allowed: the machine's
+    limit in tokens per second; of_floor is the share of it.
     """
 
     def ask_in_turn(number: int) -> float | None:

@@ -69,7 +69,7 @@ Table: TypeAlias = list[list[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A page. has_drawing: it contains text, a scan or a picture, so it is not blank."""
+    """A page. has_drawing: it is not blank, but contains text, a scan or a picture."""
 
     number: int
     items: tuple[Line | Table, ...]
@@ -119,11 +119,11 @@ def pdf_pages(data: bytes, path: Path) -> Iterator[Page]:
 
 
 def _check_number_of_pages(document: PDFDocument, path: Path) -> None:
-    """Check the claimed number of pages, which is fast, then count, because a file can list more pages."""
+    """Check the declared number of pages, which is fast. Then count, because a file can contain more."""
     root = dict_value(document.catalog.get("Pages", {}))
     claimed = resolve1(root.get("Count"))
     if isinstance(claimed, int) and int_value(claimed) > MAX_PAGES:
-        raise UnreadableDocument(path, f"claims {claimed:,} pages; the limit is {MAX_PAGES:,}")
+        raise UnreadableDocument(path, f"declares {claimed:,} pages; the limit is {MAX_PAGES:,}")
     for number, _ in enumerate(PDFPage.create_pages(document), start=1):
         if number > MAX_PAGES:
             raise UnreadableDocument(path, f"more than {MAX_PAGES:,} pages")

@@ -12,7 +12,7 @@ Out of scope: formulas, formats, comments, charts. A damaged file can make the p
 ends the process (see `retrieval.reading`).
 
 **JSON Lines and JSON lists** contain questions with answers, or texts. A text record has its text under one of a few
-usual names, and sometimes a title. Other JSON is refused, because nothing tells which values are for readers.
+usual names, and sometimes a title. Other JSON is refused, because it is unknown which values are for readers.
 """
 
 import contextlib

@@ -22,15 +22,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
-import transformers
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
 from retrieval.errors import RetrievalError, first_line
-from retrieval.search.embedding import Vectors, bundled_folder
+from retrieval.search.embedding import Vectors, short_batches
 from retrieval.search.fast_encoder import FastEncoder, fast_encoder_of
+from retrieval.search.minilm import MiniLM, bundled_folder, bundled_network, bundled_tokenizer
 
 _HEADER = struct.Struct("<4I")
 _SCALE = 127.0
@@ -70,7 +70,7 @@ class StatementVectors:
     def unpacked(cls, stored: bytes) -> "StatementVectors":
         """Read the bytes of `packed`. Raises ValueError for other bytes."""
         if len(stored) < _HEADER.size:
-            raise ValueError("the vectors of a passage's statements are cut off")
+            raise ValueError("the vectors of a passage's statements are truncated")
         number, hidden, tokens, short = _HEADER.unpack_from(stored)
         first, second = 2 * number * hidden, tokens * short
         if len(stored) != _HEADER.size + first + second + 4 * number:
@@ -102,7 +102,7 @@ class Mixture:
     matches: float
 
     def logits(self, question: QuestionVectors, passages: Sequence[StatementVectors]) -> Vectors:
-        """Return a logit for each statement of all passages, `[statements]`; above 0 for a likely answer."""
+        """Return a logit for each statement of all passages, `[statements]`. A likely answer has a logit above 0."""
         found = [passage for passage in passages if len(passage)]
         if not found:
             return np.zeros(0, np.float32)
@@ -127,7 +127,6 @@ WEIGHTS, CARD = "ranker.safetensors", "ranker.json"
 SHORT = 128  # length of a token's vector
 LONGEST_PASSAGE, LONGEST_QUESTION = 512, 48
 """Maximum number of tokens. Truncated statements of a passage have no vectors."""
-_AT_ONCE = 8
 _GROUPS = 4  # of texts of similar length
 _MULTIPLE = 8  # torch caches kernels for every length
 
@@ -148,9 +147,8 @@ class RankerModel(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.encoder = transformers.AutoModel.from_pretrained(bundled_folder(), local_files_only=True)
-        self.encoder.pooler = None  # unused; skipping it while loading would print a report
-        hidden = self.encoder.config.hidden_size
+        self.encoder = MiniLM(bundled_folder())
+        hidden = self.encoder.hidden
         self.shorten = nn.Linear(hidden, SHORT, bias=False)
         self.weigh = nn.Linear(hidden, 1)
         self.bar = nn.Linear(hidden, 1)
@@ -161,8 +159,8 @@ class RankerModel(nn.Module):
             nn.init.constant_(layer.bias, bias)
 
     def read(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Return vectors of all tokens, `[texts, tokens, hidden]`; zeros for padding. Texts of similar length are read
-        together, because otherwise two fifths of a training batch would be padding.
+        """Return vectors of all tokens, `[texts, tokens, hidden]`; zeros for padding. Texts of similar length form a
+        batch, because otherwise two fifths of a training batch would be padding.
         """
         lengths = mask.sum(1)
         if self.fast is not None:
@@ -173,13 +171,13 @@ class RankerModel(nn.Module):
         parts: list[Tensor] = []
         for rows in order.chunk(_GROUPS):
             width = min(-(-int(lengths[rows].max()) // _MULTIPLE) * _MULTIPLE, ids.shape[1])
-            states = self.encoder(input_ids=ids[rows, :width], attention_mask=mask[rows, :width]).last_hidden_state
+            states = self.encoder(ids[rows, :width], mask[rows, :width])
             parts.append(functional.pad(states, (0, 0, 0, ids.shape[1] - width)))
         return torch.cat(parts)[order.argsort()]
 
     def questions(self, ids: Tensor, mask: Tensor, special: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return wholes `[questions, hidden]`, tokens `[questions, tokens, SHORT]`, weights `[questions, tokens]` and
-        bars `[questions]`. special: bool, tokens that do not count.
+        """Return whole vectors `[questions, hidden]`, token vectors `[questions, tokens, SHORT]`, weights `[questions,
+        tokens]` and bars `[questions]`. special: bool, ignored tokens.
         """
         states = self.read(ids, mask)
         wholes = functional.normalize((states * mask.unsqueeze(-1)).sum(1), dim=-1)
@@ -187,7 +185,7 @@ class RankerModel(nn.Module):
         return wholes, functional.normalize(self.shorten(states), dim=-1), weights, self.bar(wholes).squeeze(-1)
 
     def statements(self, ids: Tensor, mask: Tensor, spans: Sequence[tuple[int, int, int]]) -> tuple[Tensor, Tensor]:
-        """Return wholes `[spans, hidden]` and all tokens `[tokens, SHORT]`. spans: row, first and end token."""
+        """Return whole vectors `[spans, hidden]`, token vectors `[tokens, SHORT]`. spans: row, first and end token."""
         states = self.read(ids, mask)
         width = states.shape[1]
         where = torch.cat([torch.arange(row * width + first, row * width + end) for row, first, end in spans])
@@ -200,7 +198,7 @@ class RankerModel(nn.Module):
 
     def freeze(self, lowest: int) -> None:
         self.encoder.embeddings.requires_grad_(False)
-        for layer in self.encoder.encoder.layer[:lowest]:
+        for layer in self.encoder.layers[:lowest]:
             layer.requires_grad_(False)
 
 
@@ -210,7 +208,7 @@ def statement_of_token(spans: Sequence[tuple[int, int, int]]) -> Tensor:
 
 
 class StatementEncoder:
-    """A trained ranker, which reads passages in advance and questions when they come. Vectors of rankers with different
+    """A trained ranker. It reads passages in advance and questions when they arrive. Vectors of rankers with different
     names cannot be compared. Safe to use from any thread. compiled: folder for compiled code; None: not used. Raises
     RetrievalError if the folder has no usable ranker.
     """
@@ -226,7 +224,10 @@ class StatementEncoder:
         wrong = [name for name, weight in weights.items() if name not in own or own[name].shape != weight.shape]
         if wrong:
             raise RetrievalError(f"ranker {folder}: made for another model ({wrong[0]})")
-        self._model.load_state_dict({n: w.float() for n, w in weights.items()}, strict=False)
+        # What is not trained is the embedder's, once in memory.
+        untrained = {f"encoder.{name}": weight for name, weight in bundled_network().state_dict().items()}
+        trained = {name: weight.float() for name, weight in weights.items()}
+        self._model.load_state_dict(untrained | trained, strict=False, assign=True)
         self._model.fast = fast_encoder_of(self._model.encoder, compiled)
         self.tokens = RankerTokens()
         cosine, matches = self._model.mixture.tolist()
@@ -235,9 +236,7 @@ class StatementEncoder:
 
     def read(self, passages: Sequence[PassageToRead]) -> list[StatementVectors]:
         found: dict[int, StatementVectors] = {}
-        by_length = sorted(range(len(passages)), key=lambda place: len(passages[place].text))
-        for start in range(0, len(by_length), _AT_ONCE):
-            places = by_length[start : start + _AT_ONCE]
+        for places in short_batches([passage.text for passage in passages]):
             found.update(zip(places, self._read([passages[place] for place in places]), strict=True))
         return [found[place] for place in range(len(passages))]
 
@@ -251,7 +250,7 @@ class StatementEncoder:
     def _read(self, passages: Sequence[PassageToRead]) -> list[StatementVectors]:
         ids, mask, spans = self.tokens.passages(passages, LONGEST_PASSAGE)
         read = [span for span in spans if span[2] > span[1]]
-        wholes = np.zeros((len(spans), self._model.encoder.config.hidden_size), np.float16)
+        wholes = np.zeros((len(spans), self._model.encoder.hidden), np.float16)
         tokens = np.zeros((0, SHORT), np.int8)
         if read:
             with self._lock, torch.inference_mode():
@@ -275,10 +274,10 @@ class RankerTokens:
     """Tokenizes texts for the network."""
 
     def __init__(self) -> None:
-        self._tokenizer = transformers.AutoTokenizer.from_pretrained(bundled_folder(), local_files_only=True)
+        self._tokenizer = bundled_tokenizer()
 
     def questions(self, texts: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return ids, mask and which tokens are special, each `[texts, tokens]`. A long text loses its beginning."""
+        """Return ids, mask and which tokens are special, each `[texts, tokens]`. A long text is cut at its start."""
         found = self._tokenizer(list(texts), add_special_tokens=False)["input_ids"]
         opening, closing = self._tokenizer.cls_token_id, self._tokenizer.sep_token_id
         rows = [[opening, *ids[-(LONGEST_QUESTION - 2) :], closing] for ids in found]

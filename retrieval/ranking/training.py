@@ -7,8 +7,8 @@ so that matching a heading is not enough. Some questions get a typing error, as 
 
 **Training.** Every question of a batch is compared with every statement. The right statements must win (InfoNCE, van
 den Oord et al. 2018, with the sum over several right ones). For questions without an answer, the learned bar must win.
-Each answerable question is also compared with all statements except the right ones. Then the bar must win, which
-teaches near misses. Embeddings and lowest layers stay those of the bundled embedder.
+Each answerable question is also compared with all statements except the right ones. Then the bar must win, so that the
+model learns to reject near misses. Embeddings and lowest layers stay those of the bundled embedder.
 """
 
 import gzip
@@ -153,7 +153,7 @@ def _earlier(history: Sequence[Any]) -> str:
 
 
 def batches(documents: Sequence[Sequence[ExamplePassage]], generator: random.Random) -> Iterator[TrainingBatch]:
-    """Yield batches without end. Passages of a document come with one of its passages without questions."""
+    """Yield batches without end. Passages of a document are accompanied by one of its passages without questions."""
     weights = [sum(one.weight for passage in passages for one in passage.questions) for passages in documents]
     while True:
         passages: list[ExamplePassage] = []
@@ -216,7 +216,7 @@ _IMPOSSIBLE = -1e4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankerCard:
-    """A description of a ranker and its training. name: made from the weights; empty before training."""
+    """A description of a ranker and its training. name: a digest of the weights; empty before training."""
 
     name: str = ""
     data: tuple[str, ...]
@@ -238,8 +238,8 @@ def train_ranker(
     start: Path | None,
     report: Callable[[int, float, float], None],
 ) -> RankerCard:
-    """Train for some minutes and write weights and card, also in between. start: folder of a ranker to continue from.
-    report: called with step, share of the time and loss. Returns the card as written. Raises OSError.
+    """Train for some minutes. Write weights and card at the end and several times before. start: folder of a ranker to
+    continue from. report: called with step, share of the time and loss. Returns the card as written. Raises OSError.
     """
     torch.manual_seed(card.seed)
     generator = random.Random(card.seed)

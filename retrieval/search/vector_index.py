@@ -1,10 +1,10 @@
 """Vector search: inner products over all vectors of length 1. The only file that imports faiss.
 
-**Windows** are the texts under which a passage is found: the whole passage, then short parts of it. A passage is as
-long as a prompt module should be. That is too long for one vector, and the words of a question are far apart in it. So
-each window has a vector and keywords, and the best window counts. With windows, the right article of the sample help
-centre is among the first three for 96 % of its questions, with whole passages for 93 %. A window id is the passage's id
-times WINDOWS_PER_PASSAGE, plus the position of the window in the passage.
+**Windows** are the texts by which a passage is found: the whole passage, then short parts of it. A passage is as long
+as a prompt module should be. That is too long for one vector, and the words of a question are far apart in it. So each
+window has a vector and keywords, and the best window counts. With windows, the right article of the sample help centre
+is among the first three for 96 % of its questions, with whole passages for 93 %. A window id is the passage's id times
+WINDOWS_PER_PASSAGE, plus the position of the window in the passage.
 
 **Segments** are the parts of an index, as in Lucene. New windows become a new segment, and segments of similar size are
 merged. So the cost of an addition depends on its size, and other segments are shared with the index before. Vectors are
@@ -113,7 +113,7 @@ Selection: TypeAlias = faiss.SearchParameters
 
 
 class VectorSegment:
-    """Vectors of some windows. Never changed, because it shares memory with faiss. Safe from several threads."""
+    """Vectors of some windows. They never change, because faiss shares their memory. Thread-safe."""
 
     def __init__(self, vectors: faiss.Index) -> None:
         assert isinstance(vectors, faiss.IndexIDMap)
@@ -129,7 +129,7 @@ class VectorSegment:
 
     @classmethod
     def merged(cls, segments: Sequence["VectorSegment"]) -> "VectorSegment":
-        """Return one new segment with the contents of these, in order. Half-precision numbers stay the same."""
+        """Return one new segment with the contents of the segments, in order. Half-precision numbers do not change."""
         vectors = np.concatenate([segment.vectors(np.arange(len(segment))) for segment in segments])
         return cls.of(np.concatenate([segment.window_ids for segment in segments]), vectors)
 
@@ -161,8 +161,8 @@ class VectorSegment:
         return rows
 
     def search(self, vector: Vectors, k: int, within: Selection | None = None) -> tuple[Scores, Ids]:
-        """Return scores and window ids of the `k` nearest windows, and of all ties with the last of them, best first.
-        k: at least 1. within: only these windows; an id of -1 means none.
+        """Return scores and window ids of the `k` nearest windows and all ties with the last one, best first. k: at
+        least 1. within: only these windows; an id of -1 means none.
         """
         number = k + 1
         while True:
@@ -206,8 +206,8 @@ class WindowHit(NamedTuple):
 
 
 class VectorIndex:
-    """An index of these segments, empty by default. Reading is safe from several threads. embedder: name of the
-    embedder of the vectors. dimension: length of a vector.
+    """An index of segments, empty by default. Reading is safe from several threads. embedder: name of the vectors'
+    embedder. dimension: length of a vector.
     """
 
     def __init__(self, embedder: str, dimension: int, segments: Sequence[VectorSegment] = ()) -> None:
@@ -242,7 +242,7 @@ class VectorIndex:
         return VectorIndex(self.embedder, self.dimension, merged(segments, VectorSegment.merged))
 
     def selection(self, passages: Collection[int]) -> Selection:
-        """Return what limits a search to some passages."""
+        """Return the faiss selector that limits a search to some passages."""
         ids = self._window_ids
         wanted = ids[np.isin(passage_ids(ids), np.array([*passages], np.int64))]
         return faiss.SearchParameters(sel=faiss.IDSelectorBatch(wanted))  # type: ignore[call-arg]

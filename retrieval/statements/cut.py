@@ -1,6 +1,6 @@
 """Cuts a passage's text into its statements, in order, and reads the rows of tables as sentences.
 
-The first cell of a row is the subject, the other cells describe it. A header is interpreted only if a word tells its
+The first cell of a row is the subject, the other cells describe it. A header is interpreted only if a word shows its
 kind (a reason, a meaning, a price, "Returnable?"). Other headers keep their names: "Eco – running time: 35 minutes".
 Values are never changed.
 """
@@ -191,7 +191,7 @@ def _as_answer(value: str) -> str:
 
 
 VERSION = 2
-"""Increased whenever texts are cut differently than before. Vectors of their statements are then computed again."""
+"""Increase it when texts are cut differently. Vectors of their statements are then computed again."""
 _LONGEST_INTRODUCTION = 30  # words
 _SHORT = 15  # words; a longer sentence contains its own denial
 
@@ -199,7 +199,7 @@ _SHORT = 15  # words; a longer sentence contains its own denial
 def statements_of(text: str, heading_path: Sequence[str]) -> tuple[Statement, ...]:
     """Return the statements of a passage, each once. Questions, headings, cross references and page furniture are
     skipped. heading_path: the headings above the text, from the document's title down. Spans do not overlap, except
-    that the later sentences of a procedure's steps are also statements of their own.
+    that the later sentences of a procedure's steps are also separate statements.
     """
     found: dict[str, Statement] = {}
     for statement in _statements(lines_of(text), heading_path):
@@ -258,8 +258,8 @@ def _starts(item: TextLine, group: Sequence[TextLine]) -> bool:
 
 
 def _parted(whole: TextLine, following: str | None) -> tuple[str, str]:
-    """Return the text of a line without its last sentence, and that sentence, if it introduces the next lines.
-    Otherwise return the line and "".
+    """If a line's last sentence introduces the next lines, return the text before it, and the sentence. Otherwise
+    return the line and "".
     """
     line = whole.text
     if following != "item" and not line.endswith((":", "：")):

@@ -1,7 +1,7 @@
-"""Statements, the smallest parts of a passage that can be an answer alone, and what makes them complete.
+"""Statements, the smallest parts of a passage that can be an answer alone, and the text that completes them.
 
 **Governing lines.** "Damage from falls" has the opposite meaning without its heading "What is not covered". A line that
-denies, sets a condition or asks is repeated with every statement below it. Any governing line is repeated with
+negates, sets a condition or asks is repeated with every statement below it. Any governing line is repeated with
 fragments. Words are recognised in English, German and Chinese, fragments by their form in any language.
 
 **Groups.** A sentence is joined with the following ones that cannot be understood without it.
@@ -191,7 +191,7 @@ def denies(line: str) -> bool:
 
 
 def turns_sentences(heading: str) -> bool:
-    """Return whether a heading denies the sentences below it: "Never do this", but not "It does not charge"."""
+    """Return whether a heading negates the sentences below it: "Never do this", but not "It does not charge"."""
     return denies(heading) and not _PROBLEM.search(heading) and not heading.endswith(("?", "？"))
 
 
@@ -315,7 +315,7 @@ def needs_before(sentence: str) -> bool:
 
 
 def _depends(sentence: str, before: str) -> bool:
-    """Return whether one of two sentences cannot be understood without the other."""
+    """Return whether one of two sentences is unclear without the other."""
     depends = needs_before(sentence) or _BARE.fullmatch(before)
     is_rest = " " not in sentence and not UNSPACED.search(sentence)
     return bool(depends or is_rest) and num_words(before) + num_words(sentence) <= TOGETHER

@@ -159,7 +159,7 @@ class _Entry:
 
 def listed(lines: Sequence[TextLine], governing: str) -> Iterator[Statement]:
     """Yield the statements of one list, at all levels. governing: the line that introduces the list, with its colon, or
-    the heading above; "" if there is none. The later sentences of a step are also statements of their own.
+    the heading above; "" if there is none. The later sentences of a step are also separate statements.
     """
     items = _tree(lines)
     if _is_procedure(items, governing):

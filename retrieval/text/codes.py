@@ -19,6 +19,7 @@ _CODE = re.compile(
     r"(?P<rest>[A-Za-z]{0,2}(?:-(?:\d{1,4}|[A-Z]{1,4}))*)"
     rf"(?![A-Za-z0-9%€$£°]|[.,:/]\d)(?P<variant>{_VARIANTS})"
 )
+_DIGIT = re.compile(r"\d")
 _NO_FAMILIES = """
     a ab about above abschnitt after age aged ages all almost already also am an and any april around art article as
     at august be been before below between bis both but by ca can cents chapter chf chfs class click cny column cost
@@ -68,38 +69,46 @@ def codes(text: str) -> frozenset[str]:
     return frozenset(code.name for code in _found(text))
 
 
-def is_about_another(question: str, statement: str, headings: Sequence[str]) -> bool:
-    """Return whether the question names a code or model and the statement is about another one of the same family.
-    headings: those of the statement, from the document's title down. They name the model if the statement does not.
-    Returns False if the question names no code, or if headings or statement name the code of the question.
+class AskedCodes:
+    """The codes of a question, compared with statements. headings: those of a statement, from the document's title
+    down. They name the model if the statement does not.
     """
-    asked = list(_found(question, is_question=True))
-    if not asked:
-        return False
-    told = list(_found(statement))
-    above = [code for heading in headings for code in _found(heading)]
-    families = {code.family for code in asked}
-    return any(_contradicts(family, asked, told, above) for family in families) or _is_on_anothers_page(
-        asked, told, above
-    )
 
+    def __init__(self, question: str) -> None:
+        self._asked = tuple(_found(question, is_question=True))
 
-def names_code(question: str, statement: str, headings: Sequence[str]) -> bool:
-    """Return whether a statement names a code that the question asks about and its headings do not name. An example is
-    the row of an error code on the page of its model. "Error 7" may be written R7 or E07. The statement or its headings
-    must name all other codes of the question.
-    """
-    above = frozenset[str]().union(*map(codes, headings))
-    told = list(_found(statement))
-    names = above | {code.name for code in told}
-    asked = [code for code in _found(question, is_question=True) if code.name not in above]
-    found = [
-        code
-        for code in asked
-        for other in told
-        if code.name == other.name or (code.family == "error" and not other.is_model and code.number == other.number)
-    ]
-    return bool(found) and all(code.name in names for code in asked if code not in found)
+    def are_others(self, statement: str, headings: Sequence[str]) -> bool:
+        """Return whether the statement is about another code or model of the same family. Returns False if the question
+        names no code, or if headings or statement name the code of the question.
+        """
+        if not self._asked:
+            return False
+        told = list(_found(statement))
+        above = [code for heading in headings for code in _found(heading)]
+        families = {code.family for code in self._asked}
+        return any(_contradicts(family, self._asked, told, above) for family in families) or _is_on_anothers_page(
+            self._asked, told, above
+        )
+
+    def are_named(self, statement: str, headings: Sequence[str]) -> bool:
+        """Return whether a statement names a code that its headings do not name. An example is the row of an error code
+        on the page of its model. "Error 7" may be written R7 or E07. The statement or its headings must name all other
+        codes of the question.
+        """
+        if not self._asked:
+            return False
+        above = frozenset[str]().union(*map(codes, headings))
+        told = list(_found(statement))
+        names = above | {code.name for code in told}
+        asked = [code for code in self._asked if code.name not in above]
+        found = [
+            code
+            for code in asked
+            for other in told
+            if code.name == other.name
+            or (code.family == "error" and not other.is_model and code.number == other.number)
+        ]
+        return bool(found) and all(code.name in names for code in asked if code not in found)
 
 
 def _contradicts(family: str, asked: Iterable[_Code], told: Sequence[_Code], above: Sequence[_Code]) -> bool:
@@ -122,6 +131,8 @@ def _found(text: str, *, is_question: bool = False) -> Iterator[_Code]:
     question any word before a number may be a name.
     """
     text = unicodedata.normalize("NFKC", text)
+    if _DIGIT.search(text) is None:  # the pattern of codes takes much longer to find none
+        return
     before: _Code | None = None
     for match in _CODE.finditer(text):
         code = _code_of(match, is_question)

@@ -48,7 +48,8 @@ CHANGED: Final = frozenset({"alembic_version", "sessions"})
 LATER: Final = """import sqlalchemy as sa
 from alembic import op
 
-revision, down_revision = "later", {latest!r}
+revision = "later"
+down_revision = {latest!r}
 
 
 def upgrade() -> None:

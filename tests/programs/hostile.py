@@ -353,8 +353,8 @@ def read_document(reader: FileReader, path: Path, data: bytes) -> str:
     try:
         return "" if reader.load(path).blocks else f"{path.suffix}: a document without blocks"
     except UnreadableDocument as error:
-        is_broken = error.reason == "the reader stopped unexpectedly on it"
-        wrong = "the reader stopped" if is_broken else "several lines" * ("\n" in str(error))
+        is_broken = error.reason == "the program that reads files crashed on it"
+        wrong = "the reading program crashed" if is_broken else "several lines" * ("\n" in str(error))
         return f"{path.suffix}: {wrong}" if wrong else ""
     finally:
         path.unlink()
@@ -384,7 +384,7 @@ def measure(cases: int, seed: int) -> dict[str, Any]:
         desk.ingest([folder / "page.md"])
         desk.prepare()
         settings = load_settings({}, os.environ)
-        tokenizer = load_tokenizer(settings.model, converted=settings.models_folder)[0]
+        tokenizer = load_tokenizer(settings.model, converted=settings.models_folder)
         files, site = HostileFiles(folder), HostileSite(desk)
         stack.enter_context(site.program)
         site.open()

@@ -1,4 +1,4 @@
-"""The first tables. A new database gets the present ones at once (`app.storage.migrate`), so there is nothing to do."""
+"""The first tables. A new database gets the current ones at once (`app.storage.migrate`), so nothing is to do."""
 
 revision = "0001"
 down_revision = None

