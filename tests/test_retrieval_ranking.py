@@ -26,6 +26,7 @@ from retrieval.ranking.encoder import (
 )
 from retrieval.ranking.training import RankerCard, save_ranker
 from retrieval.search.embedding import Vectors
+from retrieval.search.fast_encoder import Compiled
 from retrieval.search.minilm import bundled_network
 
 NOISE = np.random.default_rng(3)
@@ -155,7 +156,7 @@ def test_what_is_read_does_not_depend_on_the_batch(encoder):
 
 
 def test_compiled_code_reads_the_same(encoder, folder, tmp_path):
-    fast = StatementEncoder(folder, tmp_path)
+    fast = StatementEncoder(folder, Compiled(tmp_path, 2))
     assert fast._model.fast is not None
     long = "Lamps are sold in stores. " * 12
     many = [COVERED, passage(long, "Lamps are sold in stores."), passage("None here."), NOT_COVERED]

@@ -1,21 +1,31 @@
-/* Layers of a BERT encoder over texts of any lengths, without padding.
+/* A BERT encoder over texts of any lengths, without padding.
 
 Weights and activations are rounded to 16 bits: weights with a scale per output, activations with one per row. A product
 and an addition of two such numbers are one instruction each on processors with AVX2, so this is twice as fast as float32,
 and vectors of texts differ from float32 ones by cosines above .9999. Sums are exact: `MOST_WEIGHT`, `most_of`.
-Everything else is float32. Threads take one text after another. */
+Everything else is float32.
+
+Short texts go through the layers together, because reading the weights would take longer than using them for one text.
+Threads take such a bundle after another. Those for passages have a low priority: questions go first. */
 
 #include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __linux__
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #ifdef __AVX2__
 #include <immintrin.h>
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLLED _Pragma("GCC unroll 16")
-enum { LANES = 8, PANEL = 16, HEAD = 32, ROWS = 6, QUERIES = 3, MOST_WEIGHT = 1023 };
+enum { LANES = 8, PANEL = 16, HEAD = 32, ROWS = 6, QUERIES = 3, MOST_WEIGHT = 1023, BUNDLE = 192, MOST_THREADS = 64 };
 
 typedef float floats __attribute__((vector_size(32)));
 typedef int32_t ints __attribute__((vector_size(32)));
@@ -122,6 +132,7 @@ INLINE void multiply(const Linear *l, int panel, const int16_t *x, const float *
     UNROLLED for (int r = 0; r < count; r++) total[r][0] = total[r][1] = (ints){};
     const int16_t *weights = l->weights + (size_t)panel * PANEL * l->inputs;
     for (int i = 0; i < l->inputs; i += 2, weights += 2 * PANEL) {
+        __builtin_prefetch(weights + 2 * PANEL * 16);
         ints one = *(const some_ints *)weights, other = *(const some_ints *)(weights + PANEL);
         UNROLLED for (int r = 0; r < count; r++) {
             total[r][0] = add_pairs(total[r][0], one, x + (size_t)r * l->inputs + i);
@@ -148,6 +159,7 @@ INLINE void linear(const Linear *l, const float *x, int rows, int16_t *numbers, 
         multiply(l, panel, numbers + (size_t)row * l->inputs, scales + row, N, use, out + (size_t)row * l->outputs)
         BLOCK(ROWS);
         BLOCK(3);
+        BLOCK(2);
         BLOCK(1);
 #undef BLOCK
     }
@@ -229,11 +241,16 @@ static void norm(float *x, int rows, int n, const float *weights, float epsilon)
     }
 }
 
-/* One text. wide: scratch, [rows, the widest layer]. attended: scratch, [rows, hidden] */
-static void run(const Layer *l, int hidden, float epsilon, float *x, int rows, float *wide, float *attended,
-                float *scratch, int16_t *numbers, float *scales) {
+/* A bundle of texts: starts [texts + 1], first row of each and the end. wide: scratch, [rows, the widest layer].
+   attended: scratch, [rows, hidden] */
+static void run(const Layer *l, int hidden, float epsilon, float *x, const int32_t *starts, int texts, float *wide,
+                float *attended, float *scratch, int16_t *numbers, float *scales) {
+    int rows = starts[texts] - starts[0];
     linear(&l->qkv, x, rows, numbers, scales, STORE, wide);
-    attention(wide, rows, hidden, scratch, attended);
+    for (int text = 0; text < texts; text++) {
+        size_t row = starts[text] - starts[0];
+        attention(wide + row * 3 * hidden, starts[text + 1] - starts[text], hidden, scratch, attended + row * hidden);
+    }
     linear(&l->out, attended, rows, numbers, scales, ADD, x);
     norm(x, rows, hidden, l->norms, epsilon);
     linear(&l->up, x, rows, numbers, scales, GELU, wide);
@@ -241,28 +258,77 @@ static void run(const Layer *l, int hidden, float epsilon, float *x, int rows, f
     norm(x, rows, hidden, l->norms + 2 * hidden, epsilon);
 }
 
-/* states: of all tokens before the layers, [starts[texts], hidden]; after them when this returns. starts: first token of
-   each text, and the end. Returns 0, or 1 if there is no memory. */
-int warmdesk_encode(const Layer *layers, int num_layers, int hidden, float epsilon, const int32_t *starts, int texts,
-                    int threads, float *states) {
-    int failed = 0;
-    size_t width = layers[0].up.outputs > 3 * hidden ? layers[0].up.outputs : 3 * hidden;
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
-    for (int text = 0; text < texts; text++) {
-        size_t rows = starts[text + 1] - starts[text];
-        if (!rows) continue;
-        size_t floats_needed = rows * (width + hidden + 1) + (2 * HEAD + QUERIES) * (rows + HEAD);
-        float *wide = malloc(floats_needed * sizeof(float) + rows * width * sizeof(int16_t));
+/* words, places: tables of vectors, [words or places, hidden]. norms: weight and bias, [2, hidden] */
+typedef struct {
+    const float *words, *places, *norms;
+    const Layer *layers;
+    int32_t num_layers, hidden;
+    float epsilon;
+} Network;
+
+/* tokens: of all texts. starts: first token of each text, and the end. states: [tokens, hidden] */
+typedef struct {
+    const Network *network;
+    const int32_t *tokens, *starts;
+    int32_t texts, most, is_urgent; /* most: rows of a bundle of several texts */
+    float *states;
+    atomic_int next, failed; /* text */
+} Work;
+
+/* Takes texts for a bundle. Returns its first text, and its end; `texts` if all are taken. */
+static int take(Work *w, int *end) {
+    for (int first = atomic_load(&w->next); first < w->texts; first = atomic_load(&w->next)) {
+        for (*end = first + 1; *end < w->texts && w->starts[*end + 1] - w->starts[first] <= w->most; ++*end);
+        if (atomic_compare_exchange_strong(&w->next, &first, *end)) return first;
+    }
+    return w->texts;
+}
+
+static void *encode_bundles(void *work) {
+    Work *w = work;
+    const Network *n = w->network;
+    size_t hidden = n->hidden, up = n->layers[0].up.outputs, width = up > 3 * hidden ? up : 3 * hidden;
+#ifdef __linux__
+    if (!w->is_urgent) setpriority(PRIO_PROCESS, syscall(SYS_gettid), 10); /* of this thread */
+#endif
+    for (int end, first; (first = take(w, &end)) < w->texts;) {
+        size_t start = w->starts[first], rows = w->starts[end] - start;
+        size_t of_attention = (2 * HEAD + QUERIES) * (rows + HEAD);
+        float *wide = malloc((rows * (width + hidden + 1) + of_attention) * sizeof(float) + rows * width * sizeof(int16_t));
         if (!wide) {
-            failed = 1;
+            w->failed = 1;
             continue;
         }
-        float *attended = wide + rows * width, *scratch = attended + rows * hidden;
-        float *scales = scratch + (2 * HEAD + QUERIES) * (rows + HEAD);
-        for (int layer = 0; layer < num_layers; layer++)
-            run(layers + layer, hidden, epsilon, states + (size_t)starts[text] * hidden, rows, wide, attended, scratch,
+        float *x = w->states + start * hidden, *attended = wide + rows * width, *scratch = attended + rows * hidden;
+        float *scales = scratch + of_attention;
+        for (int text = first; text < end; text++)
+            for (int at = w->starts[text]; at < w->starts[text + 1]; at++)
+                for (size_t i = 0; i < hidden; i++)
+                    w->states[at * hidden + i] = n->words[w->tokens[at] * hidden + i] +
+                                                 n->places[(at - w->starts[text]) * hidden + i];
+        norm(x, rows, hidden, n->norms, n->epsilon);
+        for (int layer = 0; layer < n->num_layers; layer++)
+            run(n->layers + layer, hidden, n->epsilon, x, w->starts + first, end - first, wide, attended, scratch,
                 (int16_t *)(scales + rows), scales);
         free(wide);
     }
-    return failed;
+    return NULL;
+}
+
+/* Encodes texts. threads: of low priority; 0: the caller's own. Returns 0, or 1 if there is no memory. */
+int warmdesk_encode(const Network *network, const int32_t *tokens, const int32_t *starts, int texts, int threads,
+                    float *states) {
+    Work work = {network, tokens, starts, texts, BUNDLE, 0, states, 0, 0};
+    pthread_t team[MOST_THREADS];
+    int started = 0;
+    if (threads > 1 && starts[texts] / (2 * threads) < BUNDLE) work.most = starts[texts] / (2 * threads);
+    while (started < threads && started < MOST_THREADS &&
+           !pthread_create(team + started, NULL, encode_bundles, &work))
+        started++;
+    if (!started) {
+        work.is_urgent = 1;
+        encode_bundles(&work);
+    }
+    for (int i = 0; i < started; i++) pthread_join(team[i], NULL);
+    return work.failed;
 }

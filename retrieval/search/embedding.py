@@ -10,7 +10,7 @@ asked.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -22,6 +22,7 @@ import torch
 from huggingface_hub import ModelCard
 
 from retrieval.errors import RetrievalError, first_line
+from retrieval.search.fast_encoder import Compiled, FastEncoder
 from retrieval.search.minilm import TextModel, bundled_folder
 from retrieval.text.terms import language_of
 
@@ -75,13 +76,14 @@ def one_question() -> Iterator[None]:
             _CHANGED.notify_all()
 
 
-def short_batches(texts: Sequence[str]) -> Iterator[list[int]]:
+def short_batches(texts: Sequence[str], is_fast: bool = False) -> Iterator[list[int]]:
     """Yield the places of texts of similar length, the longest first. A batch takes a fraction of a second, and waits
-    while questions are searched. Safe to use from any thread.
+    while questions are searched. is_fast: for compiled code. Safe to use from any thread.
     """
+    characters = _CHARACTERS_AT_ONCE * (8 if is_fast else 1)
     by_length = sorted(range(len(texts)), key=lambda place: len(texts[place]))  # little padding in a batch
     while by_length:
-        most = min(_TEXTS_AT_ONCE, len(by_length), _CHARACTERS_AT_ONCE // max(len(texts[by_length[-1]]), 1))
+        most = min(_TEXTS_AT_ONCE, len(by_length), characters // max(len(texts[by_length[-1]]), 1))
         size = 1 << max(most.bit_length() - 1, 0)  # a power of two: few different sizes
         if _KNOWN.get() is None:  # else the question itself needs the texts
             with _CHANGED:
@@ -110,6 +112,7 @@ class OneQuestionEmbedder:
 
 _BUNDLED_NAME = "all-MiniLM-L6-v2"
 _TEXTS_AT_ONCE = 16
+_PACKED_AT_ONCE = 64  # their tokens have vectors of 25 MB at most
 _CHARACTERS_AT_ONCE = 2000  # of a batch, with its padding: half a second of one thread
 _FOREIGN = 0.7
 """Maximum knowledge of a language that the model card does not name. Half of the cosine then counts (retriever). In a
@@ -125,11 +128,11 @@ _OPTIONS: dict[str, Any] = {
 
 
 class SentenceEmbedder:
-    """An embedder by folder or hub name; None is the bundled model. compiled: folder for compiled code; None: not used.
-    Raises RetrievalError if it cannot be loaded.
+    """An embedder by folder or hub name; None is the bundled model, which can run in compiled code. Raises
+    RetrievalError if it cannot be loaded.
     """
 
-    def __init__(self, name_or_path: str | None = None, compiled: Path | None = None) -> None:
+    def __init__(self, name_or_path: str | None = None, compiled: Compiled | None = None) -> None:
         folder = bundled_folder() if name_or_path is None else _folder(name_or_path)
         self.name = name_or_path or _BUNDLED_NAME
         try:
@@ -156,20 +159,28 @@ class SentenceEmbedder:
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
         vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
+        if self._fast is not None and texts:
+            return self._packed(self._fast, texts, of_question=_KNOWN.get() is not None)
         for places in short_batches(texts):
-            vectors[places] = self._encoded([texts[place] for place in places], self._model.encode_document)
+            with self._lock:
+                vectors[places] = self._model.encode_document([texts[place] for place in places], **_OPTIONS)
         return _of_length_one(vectors)
 
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
         if not texts:
             return np.zeros((0, self.dimension), np.float32)
-        return _of_length_one(self._encoded(list(texts), self._model.encode_query))
-
-    def _encoded(self, texts: list[str], encode: Callable[..., Vectors]) -> Vectors:
         if self._fast is not None:
-            return np.stack([states.mean(axis=0) for states in self._fast.states(self._ids(texts))])
+            return self._packed(self._fast, texts, of_question=True)
         with self._lock:
-            return encode(texts, **_OPTIONS)
+            vectors = self._model.encode_query(list(texts), **_OPTIONS)
+        return _of_length_one(np.asarray(vectors, dtype=np.float32))
+
+    def _packed(self, fast: FastEncoder, texts: Sequence[str], *, of_question: bool) -> Vectors:
+        means = list[Vectors]()
+        for first in range(0, len(texts), _PACKED_AT_ONCE):
+            ids = self._ids(texts[first : first + _PACKED_AT_ONCE])
+            means += [states.mean(axis=0) for states in fast.states(ids, of_question=of_question)]
+        return _of_length_one(np.stack(means))
 
     def count_tokens(self, texts: Sequence[str]) -> int:
         return sum(map(len, self._ids(texts)))

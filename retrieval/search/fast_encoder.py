@@ -1,14 +1,16 @@
 """The bundled network's layers in compiled code (`bert.c`), without padding: faster than PyTorch for any texts.
 
-Vectors agree with those of float32 (cosines above .9999), so one index can have both, and without a compiler only speed
-is lost. Out of scope: other networks, which stay with PyTorch.
+Passages are encoded in threads of low priority, so that questions hardly notice. Vectors agree with those of float32
+(cosines above .9999), so one index can have both, and without a compiler only speed is lost. Out of scope: other
+networks, which stay with PyTorch.
 """
 
 import ctypes
 from collections.abc import Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,26 +39,50 @@ class _Layer(ctypes.Structure):
     _fields_ = (*((name, _Linear) for name in ("qkv", "out", "up", "down")), ("norms", _Pointer))
 
 
+class _Network(ctypes.Structure):
+    _fields_ = (
+        *((name, _Pointer) for name in ("words", "places", "norms", "layers")),
+        *((name, _Int) for name in ("num_layers", "hidden")),
+        ("epsilon", ctypes.c_float),
+    )
+
+
+class Compiled(NamedTuple):
+    """How compiled code is used. folder: for it. threads: for passages, of low priority; a question uses its own."""
+
+    folder: Path
+    threads: int
+
+
 class FastEncoder:
     """The packed layers of the bundled network on the CPU. Safe to use from any thread."""
 
-    def __init__(self, network: "MiniLM", library: ctypes.CDLL) -> None:
-        self._run, self._network = library.warmdesk_encode, network
-        self._epsilon = ctypes.c_float(network.embeddings["LayerNorm"].eps)
+    def __init__(self, network: "MiniLM", library: ctypes.CDLL, threads: int) -> None:
+        self._run, self._threads, self._hidden = library.warmdesk_encode, threads, network.hidden
         self._kept: list[Tensor] = []  # what the compiled code points to
-        self._layers = (_Layer * len(network.layers))(*map(self._layer, network.layers))
+        layers = (_Layer * len(network.layers))(*map(self._layer, network.layers))
+        table, norm = network.embeddings, network.embeddings["LayerNorm"]
+        self._network = _Network(
+            words=self._keep(table["word_embeddings"].weight),
+            places=self._keep(table["position_embeddings"].weight + table["token_type_embeddings"].weight[0]),
+            norms=self._keep(torch.stack([norm.weight, norm.bias])),
+            layers=ctypes.addressof(layers),
+            num_layers=len(layers),
+            hidden=network.hidden,
+            epsilon=norm.eps,
+        )
+        self._packed = layers
 
-    def states(self, texts: Sequence[Sequence[int]]) -> list[npt.NDArray[np.float32]]:
-        """Return the vectors of all tokens of each text, `[tokens, hidden]`. texts: token ids. Raises MemoryError."""
+    def states(self, texts: Sequence[Sequence[int]], *, of_question: bool) -> list[npt.NDArray[np.float32]]:
+        """Return the vectors of all tokens of each text, `[tokens, hidden]`. texts: token ids, at most 512 each. Raises
+        MemoryError.
+        """
         starts = np.cumsum([0, *map(len, texts)], dtype=np.int32)
-        ids = torch.tensor([token for text in texts for token in text], dtype=torch.long)
-        places = torch.tensor([place for text in texts for place in range(len(text))], dtype=torch.long)
-        with torch.inference_mode():
-            states: npt.NDArray[np.float32] = self._network.embedded(ids, places).contiguous().numpy()
-        threads = torch.get_num_threads()
-        layers, at = ctypes.byref(self._layers), [_Pointer(array.ctypes.data) for array in (starts, states)]
-        sizes = (len(self._layers), self._network.hidden)
-        if self._run(layers, *sizes, self._epsilon, at[0], len(texts), threads, at[1]):
+        ids = np.fromiter(chain.from_iterable(texts), np.int32, starts[-1])
+        states = np.empty((len(ids), self._hidden), np.float32)
+        inputs = [_Pointer(array.ctypes.data) for array in (ids, starts)]
+        threads = 0 if of_question else self._threads
+        if self._run(ctypes.byref(self._network), *inputs, len(texts), threads, _Pointer(states.ctypes.data)):
             raise MemoryError("no memory to encode texts")
         return np.split(states, starts[1:-1])
 
@@ -95,7 +121,7 @@ def _library(folder: Path) -> ctypes.CDLL | None:
     return load_compiled(SOURCE, FLAGS, folder, "documents are indexed more slowly")
 
 
-def fast_encoder_of(network: "MiniLM", folder: Path | None) -> FastEncoder | None:
-    """Return the layers in compiled code, stored in `folder`; None without a folder, or if they cannot be compiled."""
-    library = None if folder is None else _library(folder)
-    return None if library is None else FastEncoder(network, library)
+def fast_encoder_of(network: "MiniLM", compiled: Compiled | None) -> FastEncoder | None:
+    """Return the layers in compiled code; None if it is not used, or cannot be compiled."""
+    library = None if compiled is None else _library(compiled.folder)
+    return None if compiled is None or library is None else FastEncoder(network, library, compiled.threads)

