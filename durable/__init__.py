@@ -1,13 +1,22 @@
-"""Files and folders that appear whole, also after a power failure: their bytes are on the disk before their name is."""
+"""Files and folders that appear whole, also after a power failure: their bytes are on the disk before their name is.
 
+C code is compiled into such files by this machine's own compiler, so that it uses every instruction of this processor.
+"""
+
+import ctypes
+import hashlib
+import logging
 import os
+import platform
 import shutil
+import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+log = logging.getLogger(__name__)
 ABANDONED_S = 3600.0
 """A temporary file that has not changed for so long was left by a killed process."""
 
@@ -66,3 +75,50 @@ def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+FLAGS = ["-std=gnu11", "-O2", "-march=native", "-fPIC", "-shared", "-fopenmp"]
+FLAGS += ["-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"]
+COMPILING_S = 120
+COMPILING = ".compiling-"
+
+
+def load_compiled(source: Path, flags: Sequence[str], folder: Path, without: str) -> ctypes.CDLL | None:
+    """Return the compiled code of a file and its headers, stored in `folder`; log a failure and return None. without:
+    the effect of a failure.
+    """
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        log.warning("no C compiler (cc) is installed, so %s: install gcc", without)
+        return None
+    texts = [path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h")))]
+    identity = hashlib.sha256(b"\0".join([*texts, " ".join(flags).encode(), processor().encode()])).hexdigest()
+    path = folder / f"{source.stem}-{identity}.so"
+    try:
+        if path.exists():
+            with suppress(OSError):  # it is damaged, as after a power cut: compiled once more
+                return ctypes.CDLL(str(path))
+        compile_library([compiler, *flags, str(source)], path)
+        return ctypes.CDLL(str(path))
+    except (OSError, subprocess.SubprocessError) as error:
+        output = getattr(error, "stderr", None) or str(error)
+        log.warning("%s could not be compiled, so %s: %s", source.name, without, output.strip()[-400:])
+        return None
+
+
+def compile_library(command: Sequence[str], path: Path) -> None:
+    """Compile into a file, completely or not at all. Raises OSError, subprocess.SubprocessError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    remove_abandoned(path.parent, f"{COMPILING}*")
+    with replacing(path, COMPILING) as temporary:
+        whole = [*command, "-o", str(temporary), "-lm"]
+        subprocess.run(whole, check=True, capture_output=True, text=True, timeout=COMPILING_S)
+
+
+def processor() -> str:
+    """Return an id of the CPU, because a data folder with compiled code may move to another machine."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    return "\n".join(sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))}))

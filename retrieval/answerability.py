@@ -15,7 +15,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 
 from retrieval.ranking.encoder import StatementEncoder, StatementVectors
@@ -239,6 +239,7 @@ def _share_in(rarity: Mapping[str, float]) -> Callable[[frozenset[str]], float]:
     return cache(lambda terms: sum(r for term, r in rarity.items() if term in terms) / total if total else 0.0)
 
 
+@lru_cache(maxsize=4096)  # of passages and their statements, which many questions find
 def terms_of(text: str) -> frozenset[str]:
     return frozenset(map(stem, dict.fromkeys(words(text)))) | codes(text)
 

@@ -24,7 +24,8 @@ from cache.engine.recomputation import SelectiveRecomputation
 from cache.engine.request import Request
 from cache.memory.arena import Arena, Extent
 from cache.model.language_model import LanguageModel
-from cache.native.decoder import FLAGS, load_library, processor, rounded
+from cache.native.decoder import FLAGS, load_library, rounded
+from durable import processor
 
 ROWS = 300
 SHAPE: dict[str, Any] = {
@@ -390,7 +391,7 @@ def test_it_is_compiled_once_and_a_damaged_one_once_more(tmp_path, monkeypatch, 
         (cut / kept.name).write_bytes(left)
         assert compile_and_load(cut, torch.float32) is not None
     assert caplog.text == ""
-    monkeypatch.setattr("cache.native.decoder.compile_library", None)
+    monkeypatch.setattr("durable.compile_library", None)
     assert compile_and_load(tmp_path / "whole", torch.float32) is not None
     assert list((tmp_path / "whole").iterdir()) == [kept]
 

@@ -1,5 +1,7 @@
 """Embedders: the contract every one keeps, and the bundled model offline."""
 
+import os
+import platform
 import socket
 import threading
 from collections.abc import Sequence
@@ -12,9 +14,11 @@ import torch
 from german_help import DOCUMENTS, QUESTIONS
 from meanings import retriever_of
 
+from durable import FLAGS
 from retrieval.answerability import load_classifier
 from retrieval.errors import RetrievalError
 from retrieval.search.embedding import SentenceEmbedder, Vectors, languages_of_card, one_question
+from retrieval.search.fast_encoder import Compiled
 from retrieval.search.minilm import MiniLM, bundled_folder
 from retrieval.search.vector_index import window_texts
 
@@ -47,6 +51,37 @@ def test_the_contract(bundled):
     alone = np.stack([embedder.embed_documents([text])[0] for text in texts])
     # half precision rounds otherwise in batches of another shape
     assert np.allclose(rows, alone, atol=5e-3), "the order of the texts, or their neighbours, matter"
+
+
+@pytest.mark.parametrize("processor", ["native", "x86-64"])
+def test_compiled_code_gives_the_same_vectors_without_padding(bundled, processor, tmp_path, monkeypatch):
+    """One index may have vectors of both."""
+    if processor != "native" and platform.machine() != "x86_64":
+        pytest.skip("another kind of processor")
+    flags = [f"-march={processor}" if flag == "-march=native" else flag for flag in FLAGS]
+    monkeypatch.setattr("retrieval.search.fast_encoder.FLAGS", flags)
+    fast = SentenceEmbedder(compiled=Compiled(tmp_path, 2))
+    assert fast._fast is not None
+    texts = ["When do I get my refund?", "", "Lamps are sold in stores. " * 13]
+    texts += ["long " * 600] if processor == "native" else []  # older ones take seconds
+    assert (fast.embed_documents(texts) * bundled.embed_documents(texts)).sum(1).min() > 0.9998
+    assert (fast.embed_queries(texts[:1]) * bundled.embed_queries(texts[:1])).sum() > 0.9998
+
+
+def test_threads_of_passages_leave_the_priority_of_their_caller(tmp_path):
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    fast = SentenceEmbedder(compiled=Compiled(tmp_path, 3))
+    texts = [f"lamp {number}" for number in range(70)]
+    passages, questions = fast.embed_documents(texts), fast.embed_queries(texts)
+    assert np.array_equal(passages, questions), "vectors depend on threads or on the texts beside them"
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
+
+
+def test_without_a_compiler_pytorch_is_used(bundled, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("durable.shutil.which", lambda name: None)
+    slow = SentenceEmbedder(compiled=Compiled(tmp_path, 2))
+    assert "no C compiler (cc) is installed, so documents are indexed more slowly: install gcc" in caplog.text
+    assert np.array_equal(slow.embed_documents(["a lamp"]), bundled.embed_documents(["a lamp"]))
 
 
 def test_what_search_judges_by_is_fitted_for_the_bundled_model(bundled):

@@ -26,6 +26,7 @@ from retrieval.ranking.encoder import (
 )
 from retrieval.ranking.training import RankerCard, save_ranker
 from retrieval.search.embedding import Vectors
+from retrieval.search.fast_encoder import Compiled
 from retrieval.search.minilm import bundled_network
 
 NOISE = np.random.default_rng(3)
@@ -152,6 +153,16 @@ def test_what_is_read_does_not_depend_on_the_batch(encoder):
         assert close(encoder.read([one])[0], found)
     assert close(together[0], together[-1])
     assert encoder.read([]) == []
+
+
+def test_compiled_code_reads_the_same(encoder, folder, tmp_path):
+    fast = StatementEncoder(folder, Compiled(tmp_path, 2))
+    assert fast._model.fast is not None
+    long = "Lamps are sold in stores. " * 12
+    many = [COVERED, passage(long, "Lamps are sold in stores."), passage("None here."), NOT_COVERED]
+    assert all(close(one, other) for one, other in zip(fast.read(many), encoder.read(many), strict=True))
+    asked = [reader.question("Are falls covered?") for reader in (fast, encoder)]
+    assert np.allclose(asked[0].whole, asked[1].whole, atol=2e-3)
 
 
 def test_what_is_cut_off_has_zeros_and_the_lowest_matches(encoder):

@@ -43,11 +43,13 @@ from cache.remote.reply import ServerSpec
 from cache.remote.text_tokens import TextTokenizer
 from cache.serving.child_process import ChildProcess
 from cache.serving.engine_process import EngineProcess
+from cache.serving.engine_server import usable_processors
 from cache.serving.interface import EngineInterface
 from cache.serving.local_engine import start_engine
 from cache.serving.messages import EngineSpec
 from retrieval.ranking.encoder import StatementEncoder
 from retrieval.search.embedding import Embedder, OneQuestionEmbedder, SentenceEmbedder
+from retrieval.search.fast_encoder import Compiled
 from retrieval.search.retriever import CrossEncoderReranker
 
 T = TypeVar("T")
@@ -68,11 +70,15 @@ def load_model_of(settings: Settings) -> Model:
 
 
 def load_embedder_of(settings: Settings) -> Embedder:
-    return SentenceEmbedder(settings.embedder)
+    return SentenceEmbedder(settings.embedder, compiled_for(settings))
 
 
 def load_ranker_of(settings: Settings) -> StatementEncoder:
-    return StatementEncoder(find_ranker(settings))
+    return StatementEncoder(find_ranker(settings), compiled_for(settings))
+
+
+def compiled_for(settings: Settings) -> Compiled:
+    return Compiled(settings.models_folder, settings.threads or usable_processors())
 
 
 def limits_of(settings: Settings) -> Limits:

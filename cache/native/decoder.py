@@ -7,12 +7,8 @@ Out of scope: families other than Llama's, and other devices.
 
 import ctypes
 import logging
-import platform
-import shutil
-import subprocess
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -25,56 +21,17 @@ from torch import Tensor, nn
 from cache.attention.forward_pass import PassGivenUp, Rotation, never
 from cache.attention.items import Chunk, Item, ScoredChunk, only_scores, plan_arrays, plan_items
 from cache.memory.arena import Arena
-from cache.memory.keys import digest
-from durable import remove_abandoned, replacing
+from durable import FLAGS, load_compiled
 
 SOURCE = Path(__file__).with_name("decoder.c")
-FLAGS = ["-std=gnu11", "-O2", "-march=native", "-fPIC", "-shared", "-fopenmp"]
-FLAGS += ["-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"]
-COMPILING_S = 120
-COMPILING = ".compiling-"
 log = logging.getLogger(__name__)
 
 
 @cache
 def load_library(folder: Path, dtype: torch.dtype) -> ctypes.CDLL | None:
     """Return the compiled code for a dtype of keys and values, stored in `folder`; log a failure and return None."""
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        log.warning("no C compiler (cc) is installed, so answers are slower: install gcc")
-        return None
     flags = [*FLAGS, *(["-DKV_FLOAT32"] if dtype == torch.float32 else [])]
-    sources = [path.read_bytes() for path in sorted(SOURCE.parent.glob("*.[ch]"))]
-    name = digest(*sources, " ".join(flags), processor()).replace(":", "-")
-    path = folder / f"decoder-{name}.so"
-    try:
-        if path.exists():
-            with suppress(OSError):  # it is damaged, as after a power cut: compiled once more
-                return ctypes.CDLL(str(path))
-        compile_library(compiler, flags, path)
-        return ctypes.CDLL(str(path))
-    except (OSError, subprocess.SubprocessError) as error:
-        output = getattr(error, "stderr", None) or str(error)
-        log.warning("decoder.c could not be compiled, so answers are slower: %s", output.strip()[-400:])
-        return None
-
-
-def compile_library(compiler: str, flags: list[str], path: Path) -> None:
-    """Compile into a file, completely or not at all. Raises OSError, subprocess.SubprocessError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    remove_abandoned(path.parent, f"{COMPILING}*")
-    with replacing(path, COMPILING) as temporary:
-        command = [compiler, *flags, str(SOURCE), "-o", str(temporary), "-lm"]
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=COMPILING_S)
-
-
-def processor() -> str:
-    """Return an id of the CPU, because a data folder with compiled code may move to another machine."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return f"{platform.machine()} {platform.processor()}"
-    return "\n".join(sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))}))
+    return load_compiled(SOURCE, flags, folder, "answers are slower")
 
 
 OUTPUTS = 64  # as in linear.h: a layer's number of outputs is a multiple of it

@@ -29,6 +29,7 @@ from torch.nn import functional
 
 from retrieval.errors import RetrievalError, first_line
 from retrieval.search.embedding import Vectors, short_batches
+from retrieval.search.fast_encoder import Compiled, FastEncoder, fast_encoder_of
 from retrieval.search.minilm import MiniLM, bundled_folder, bundled_network, bundled_tokenizer
 
 _HEADER = struct.Struct("<4I")
@@ -105,10 +106,20 @@ class Mixture:
         found = [passage for passage in passages if len(passage)]
         if not found:
             return np.zeros(0, np.float32)
-        cosines = np.concatenate([passage.whole.astype(np.float32) @ question.whole for passage in found])
-        matches = np.concatenate([_matches(question, passage) for passage in found]) @ question.weights
+        together = _joined(found)  # one product of all is faster than one of each
+        cosines = together.whole.astype(np.float32) @ question.whole
+        matches = _matches(question, together) @ question.weights
         logits: Vectors = (self.cosine * cosines + self.matches * matches - question.bar).astype(np.float32)
         return logits
+
+
+def _joined(passages: Sequence[StatementVectors]) -> StatementVectors:
+    before = np.cumsum([0, *(len(passage.tokens) for passage in passages[:-1])])
+    return StatementVectors(
+        whole=np.concatenate([passage.whole for passage in passages]),
+        tokens=np.concatenate([passage.tokens for passage in passages]),
+        ends=np.concatenate([passage.ends + at for passage, at in zip(passages, before, strict=True)]).astype(np.int32),
+    )
 
 
 def _matches(question: QuestionVectors, passage: StatementVectors) -> Vectors:
@@ -140,7 +151,9 @@ class PassageToRead:
 
 
 class RankerModel(nn.Module):
-    """The network, for training and for use."""
+    """The network, for training and for use. fast: its layers in compiled code, for use."""
+
+    fast: FastEncoder | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,11 +168,17 @@ class RankerModel(nn.Module):
             nn.init.zeros_(layer.weight)
             nn.init.constant_(layer.bias, bias)
 
-    def read(self, ids: Tensor, mask: Tensor) -> Tensor:
+    def read(self, ids: Tensor, mask: Tensor, *, of_question: bool = False) -> Tensor:
         """Return vectors of all tokens, `[texts, tokens, hidden]`; zeros for padding. Texts of similar length form a
         batch, because otherwise two fifths of a training batch would be padding.
         """
         lengths = mask.sum(1)
+        if self.fast is not None:
+            texts = [row[:length] for row, length in zip(ids.tolist(), lengths.tolist(), strict=True)]
+            found = torch.zeros(*ids.shape, self.encoder.hidden)
+            for row, states in zip(found, self.fast.states(texts, of_question=of_question), strict=True):
+                row[: len(states)] = torch.from_numpy(states)
+            return found
         order = lengths.argsort()
         parts: list[Tensor] = []
         for rows in order.chunk(_GROUPS):
@@ -172,7 +191,7 @@ class RankerModel(nn.Module):
         """Return whole vectors `[questions, hidden]`, token vectors `[questions, tokens, SHORT]`, weights `[questions,
         tokens]` and bars `[questions]`. special: bool, ignored tokens.
         """
-        states = self.read(ids, mask)
+        states = self.read(ids, mask, of_question=True)
         wholes = functional.normalize((states * mask.unsqueeze(-1)).sum(1), dim=-1)
         weights = torch.softmax(self.weigh(states).squeeze(-1).masked_fill(special, -1e4), dim=1)
         return wholes, functional.normalize(self.shorten(states), dim=-1), weights, self.bar(wholes).squeeze(-1)
@@ -205,7 +224,7 @@ class StatementEncoder:
     names cannot be compared. Safe to use from any thread. Raises RetrievalError if the folder has no usable ranker.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, compiled: Compiled | None = None) -> None:
         try:
             self.name: str = json.loads((folder / CARD).read_text(encoding="utf-8"))["name"]
             weights = load_file(folder / WEIGHTS)
@@ -220,6 +239,7 @@ class StatementEncoder:
         untrained = {f"encoder.{name}": weight for name, weight in bundled_network().state_dict().items()}
         trained = {name: weight.float() for name, weight in weights.items()}
         self._model.load_state_dict(untrained | trained, strict=False, assign=True)
+        self._model.fast = fast_encoder_of(self._model.encoder, compiled)
         self.tokens = RankerTokens()
         cosine, matches = self._model.mixture.tolist()
         self.mixture = Mixture(cosine=cosine, matches=matches)
@@ -227,7 +247,7 @@ class StatementEncoder:
 
     def read(self, passages: Sequence[PassageToRead]) -> list[StatementVectors]:
         found: dict[int, StatementVectors] = {}
-        for places in short_batches([passage.text for passage in passages]):
+        for places in short_batches([passage.text for passage in passages], self._model.fast is not None):
             found.update(zip(places, self._read([passages[place] for place in places]), strict=True))
         return [found[place] for place in range(len(passages))]
 

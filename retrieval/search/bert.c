@@ -1,0 +1,334 @@
+/* A BERT encoder over texts of any lengths, without padding.
+
+Weights and activations are rounded to 16 bits: weights with a scale per output, activations with one per row. A product
+and an addition of two such numbers are one instruction each on processors with AVX2, so this is twice as fast as float32,
+and vectors of texts differ from float32 ones by cosines above .9999. Sums are exact: `MOST_WEIGHT`, `most_of`.
+Everything else is float32.
+
+Short texts go through the layers together, because reading the weights would take longer than using them for one text.
+Threads take such a bundle after another. Those for passages have a low priority: questions go first. */
+
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef __linux__
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLLED _Pragma("GCC unroll 16")
+enum { LANES = 8, PANEL = 16, HEAD = 32, ROWS = 6, QUERIES = 3, MOST_WEIGHT = 1023, BUNDLE = 192, MOST_THREADS = 64 };
+
+typedef float floats __attribute__((vector_size(32)));
+typedef int32_t ints __attribute__((vector_size(32)));
+typedef floats some_floats __attribute__((aligned(4), may_alias));
+typedef ints some_ints __attribute__((aligned(4), may_alias));
+typedef int16_t shorts __attribute__((vector_size(16), aligned(2), may_alias));
+
+/* weights: [outputs / PANEL, inputs / 2, PANEL, 2]. outputs: a multiple of PANEL */
+typedef struct {
+    const int16_t *weights;
+    const float *scales, *bias; /* [outputs] */
+    int32_t inputs, outputs;
+} Linear;
+
+/* norms: weight and bias after attention, then weight and bias after the rest, [4, hidden] */
+typedef struct {
+    Linear qkv, out, up, down;
+    const float *norms;
+} Layer;
+
+INLINE floats larger(floats a, floats b) {
+#ifdef __AVX2__
+    return (floats)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+    ints first = a > b;
+    return (floats)(((ints)a & first) | ((ints)b & ~first));
+#endif
+}
+
+INLINE float sum(floats x) { return x[0] + x[1] + x[2] + x[3] + x[4] + x[5] + x[6] + x[7]; }
+
+INLINE float most(floats x) {
+    float found = x[0];
+    for (int i = 1; i < LANES; i++) found = x[i] > found ? x[i] : found;
+    return found;
+}
+
+/* 2 to the power of x, which is at most 126 */
+INLINE floats exp2_of(floats x) {
+    x = larger(x, (floats){} - 126.0f);
+    floats shifted = x + 12582912.0f; /* 1.5 * 2^23: the integer nearest to x is in its last bits */
+    ints whole = (ints)shifted - 0x4b400000;
+    floats rest = x - (shifted - 12582912.0f), p = rest * 1.33335581e-3f + 9.61812911e-3f;
+    p = p * rest + 5.55033281e-2f;
+    p = p * rest + 2.40226463e-1f;
+    p = p * rest + 6.93147182e-1f;
+    p = p * rest + 1.0f;
+    return (floats)((ints)p + (whole << 23));
+}
+
+/* x times the normal distribution up to x, as a polynomial fitted up to 3 * sqrt(2). Error: 1e-5 of x. */
+INLINE floats gelu(floats x) {
+    const float end = 4.2426407f;
+    floats near = -larger(-larger(x, (floats){} - end), (floats){} - end), u = near * near * (2 / (end * end)) - 1.0f;
+    floats p = u * 4.90428288e-4f - 1.18112006e-3f;
+    p = p * u + 1.70409373e-3f;
+    p = p * u - 3.90766099e-3f;
+    p = p * u + 8.69596631e-3f;
+    p = p * u - 1.56673832e-2f;
+    p = p * u + 2.56005247e-2f;
+    p = p * u - 3.88965992e-2f;
+    p = p * u + 5.56879891e-2f;
+    p = p * u - 8.08937470e-2f;
+    p = p * u + 1.66216627e-1f;
+    return x * (p * near + 0.5f);
+}
+
+/* Adds the products of two weights with two numbers for each output. */
+INLINE ints add_pairs(ints total, ints weights, const int16_t *numbers) {
+#if defined(__AVX512VNNI__) && defined(__AVX512VL__)
+    return (ints)_mm256_dpwssd_epi32((__m256i)total, (__m256i)weights, _mm256_set1_epi32(*(const int32_t *)numbers));
+#elif defined(__AVX2__)
+    return total + (ints)_mm256_madd_epi16((__m256i)weights, _mm256_set1_epi32(*(const int32_t *)numbers));
+#else
+    return total + (weights << 16 >> 16) * numbers[0] + (weights >> 16) * numbers[1];
+#endif
+}
+
+/* The largest number of a row of activations with which no sum of `inputs` products is too large for 32 bits. */
+static float most_of(int inputs) {
+    float most = 2147000000.0f / ((float)inputs * MOST_WEIGHT);
+    return most < 32767 ? most : 32767;
+}
+
+/* x [rows, n] -> numbers of 16 bits, and the scale of each row */
+static void round_rows(const float *x, int rows, int n, int16_t *numbers, float *scales) {
+    for (int row = 0; row < rows; row++, x += n, numbers += n) {
+        floats largest = {};
+        for (int i = 0; i < n; i += LANES) largest = larger(largest, (floats)(*(const some_ints *)(x + i) & 0x7fffffff));
+        float highest = most(largest), factor = highest > 0 ? most_of(n) / highest : 0;
+        scales[row] = highest / most_of(n);
+        for (int i = 0; i < n; i += LANES) {
+            ints whole = (ints)(*(const some_floats *)(x + i) * factor + 12582912.0f) - 0x4b400000;
+            *(shorts *)(numbers + i) = __builtin_convertvector(whole, shorts);
+        }
+    }
+}
+
+typedef enum { STORE, ADD, GELU } Use;
+
+/* `count` rows (a constant where inlined) times one panel */
+INLINE void multiply(const Linear *l, int panel, const int16_t *x, const float *row_scales, int count, Use use, float *out) {
+    ints total[ROWS][2];
+    UNROLLED for (int r = 0; r < count; r++) total[r][0] = total[r][1] = (ints){};
+    const int16_t *weights = l->weights + (size_t)panel * PANEL * l->inputs;
+    for (int i = 0; i < l->inputs; i += 2, weights += 2 * PANEL) {
+        __builtin_prefetch(weights + 2 * PANEL * 16);
+        ints one = *(const some_ints *)weights, other = *(const some_ints *)(weights + PANEL);
+        UNROLLED for (int r = 0; r < count; r++) {
+            total[r][0] = add_pairs(total[r][0], one, x + (size_t)r * l->inputs + i);
+            total[r][1] = add_pairs(total[r][1], other, x + (size_t)r * l->inputs + i);
+        }
+    }
+    UNROLLED for (int r = 0; r < count; r++) UNROLLED for (int half = 0; half < 2; half++) {
+        int at = panel * PANEL + half * LANES;
+        floats value = __builtin_convertvector(total[r][half], floats) * *(const some_floats *)(l->scales + at);
+        value = value * row_scales[r] + *(const some_floats *)(l->bias + at);
+        some_floats *to = (some_floats *)(out + (size_t)r * l->outputs + at);
+        if (use == ADD) value += *to;
+        *to = use == GELU ? (some_floats)gelu(value) : (some_floats)value;
+    }
+}
+
+/* out [rows, outputs]. numbers, scales: scratch, [rows, inputs] and [rows] */
+INLINE void linear(const Linear *l, const float *x, int rows, int16_t *numbers, float *scales, Use use, float *out) {
+    round_rows(x, rows, l->inputs, numbers, scales);
+    for (int panel = 0; panel < l->outputs / PANEL; panel++) {
+        int row = 0;
+#define BLOCK(N) \
+    for (; row + N <= rows; row += N) \
+        multiply(l, panel, numbers + (size_t)row * l->inputs, scales + row, N, use, out + (size_t)row * l->outputs)
+        BLOCK(ROWS);
+        BLOCK(3);
+        BLOCK(2);
+        BLOCK(1);
+#undef BLOCK
+    }
+}
+
+/* c [count, HEAD] = a [count, n] times b [n, HEAD]; `count` is a constant where inlined. */
+INLINE void product(const float *a, int a_stride, const float *b, int b_stride, int n, int count, float *c, int c_stride) {
+    floats total[QUERIES][4];
+    UNROLLED for (int r = 0; r < count; r++) UNROLLED for (int j = 0; j < 4; j++) total[r][j] = (floats){};
+    for (int k = 0; k < n; k++, b += b_stride)
+        UNROLLED for (int j = 0; j < 4; j++) {
+            floats column = *(const some_floats *)(b + j * LANES);
+            UNROLLED for (int r = 0; r < count; r++) total[r][j] += column * a[(size_t)r * a_stride + k];
+        }
+    UNROLLED for (int r = 0; r < count; r++) UNROLLED for (int j = 0; j < 4; j++)
+        *(some_floats *)(c + (size_t)r * c_stride + j * LANES) = total[r][j];
+}
+
+/* Scores of `keys` keys become weights, of `padded` (the last ones 0); returns their sum. */
+static float soften(float *scores, int keys, int padded) {
+    for (int i = keys; i < padded; i++) scores[i] = -INFINITY;
+    floats highest = *(some_floats *)scores, total = {};
+    for (int i = LANES; i < padded; i += LANES) highest = larger(highest, *(some_floats *)(scores + i));
+    float limit = most(highest);
+    for (int i = 0; i < padded; i += LANES)
+        total += *(some_floats *)(scores + i) = exp2_of(*(some_floats *)(scores + i) - limit);
+    return sum(total);
+}
+
+/* Some queries of one head. keys: [HEAD, padded], values: [rows, HEAD], scores: scratch, [count, padded] */
+INLINE void attend(const float *q, int stride, const float *keys, const float *values, int rows, int padded, int count,
+                   float *scores, float *out, int hidden) {
+    for (int key = 0; key < padded; key += HEAD)
+        product(q, stride, keys + key, padded, HEAD, count, scores + key, padded);
+    float sums[QUERIES];
+    for (int r = 0; r < count; r++) sums[r] = soften(scores + (size_t)r * padded, rows, padded);
+    product(scores, padded, values, HEAD, rows, count, out, hidden);
+    for (int r = 0; r < count; r++)
+        for (int i = 0; i < HEAD; i += LANES) *(some_floats *)(out + (size_t)r * hidden + i) /= sums[r];
+}
+
+/* qkv: [rows, 3 * hidden]. scratch: [2 * HEAD + QUERIES, rows + HEAD] */
+static void attention(const float *qkv, int rows, int hidden, float *scratch, float *out) {
+    int stride = 3 * hidden, padded = (rows + HEAD - 1) / HEAD * HEAD;
+    float *keys = scratch, *values = keys + HEAD * padded, *scores = values + HEAD * padded;
+    float scale = 1.44269504f / sqrtf(HEAD);
+    memset(keys, 0, (size_t)HEAD * padded * sizeof(float));
+    for (int head = 0; head < hidden; head += HEAD) {
+        for (int row = 0; row < rows; row++) {
+            const float *key = qkv + (size_t)row * stride + hidden + head;
+            for (int i = 0; i < HEAD; i++) keys[i * padded + row] = key[i] * scale;
+            memcpy(values + row * HEAD, key + hidden, HEAD * sizeof(float));
+        }
+        int row = 0;
+#define BLOCK(N) \
+    for (; row + N <= rows; row += N) \
+        attend(qkv + (size_t)row * stride + head, stride, keys, values, rows, padded, N, scores, \
+               out + (size_t)row * hidden + head, hidden)
+        BLOCK(QUERIES);
+        BLOCK(1);
+#undef BLOCK
+    }
+}
+
+/* x [rows, n] in place. weights: weight and bias, [2, n] */
+static void norm(float *x, int rows, int n, const float *weights, float epsilon) {
+    for (int row = 0; row < rows; row++, x += n) {
+        floats total = {}, squares = {};
+        for (int i = 0; i < n; i += LANES) total += *(some_floats *)(x + i);
+        float mean = sum(total) / n;
+        for (int i = 0; i < n; i += LANES) {
+            floats off = *(some_floats *)(x + i) - mean;
+            squares += off * off;
+        }
+        float factor = 1 / sqrtf(sum(squares) / n + epsilon);
+        for (int i = 0; i < n; i += LANES)
+            *(some_floats *)(x + i) = (*(some_floats *)(x + i) - mean) * factor * *(const some_floats *)(weights + i) +
+                                      *(const some_floats *)(weights + n + i);
+    }
+}
+
+/* A bundle of texts: starts [texts + 1], first row of each and the end. wide: scratch, [rows, the widest layer].
+   attended: scratch, [rows, hidden] */
+static void run(const Layer *l, int hidden, float epsilon, float *x, const int32_t *starts, int texts, float *wide,
+                float *attended, float *scratch, int16_t *numbers, float *scales) {
+    int rows = starts[texts] - starts[0];
+    linear(&l->qkv, x, rows, numbers, scales, STORE, wide);
+    for (int text = 0; text < texts; text++) {
+        size_t row = starts[text] - starts[0];
+        attention(wide + row * 3 * hidden, starts[text + 1] - starts[text], hidden, scratch, attended + row * hidden);
+    }
+    linear(&l->out, attended, rows, numbers, scales, ADD, x);
+    norm(x, rows, hidden, l->norms, epsilon);
+    linear(&l->up, x, rows, numbers, scales, GELU, wide);
+    linear(&l->down, wide, rows, numbers, scales, ADD, x);
+    norm(x, rows, hidden, l->norms + 2 * hidden, epsilon);
+}
+
+/* words, places: tables of vectors, [words or places, hidden]. norms: weight and bias, [2, hidden] */
+typedef struct {
+    const float *words, *places, *norms;
+    const Layer *layers;
+    int32_t num_layers, hidden;
+    float epsilon;
+} Network;
+
+/* tokens: of all texts. starts: first token of each text, and the end. states: [tokens, hidden] */
+typedef struct {
+    const Network *network;
+    const int32_t *tokens, *starts;
+    int32_t texts, most, is_urgent; /* most: rows of a bundle of several texts */
+    float *states;
+    atomic_int next, failed; /* text */
+} Work;
+
+/* Takes texts for a bundle. Returns its first text, and its end; `texts` if all are taken. */
+static int take(Work *w, int *end) {
+    for (int first = atomic_load(&w->next); first < w->texts; first = atomic_load(&w->next)) {
+        for (*end = first + 1; *end < w->texts && w->starts[*end + 1] - w->starts[first] <= w->most; ++*end);
+        if (atomic_compare_exchange_strong(&w->next, &first, *end)) return first;
+    }
+    return w->texts;
+}
+
+static void *encode_bundles(void *work) {
+    Work *w = work;
+    const Network *n = w->network;
+    size_t hidden = n->hidden, up = n->layers[0].up.outputs, width = up > 3 * hidden ? up : 3 * hidden;
+#ifdef __linux__
+    if (!w->is_urgent) setpriority(PRIO_PROCESS, syscall(SYS_gettid), 10); /* of this thread */
+#endif
+    for (int end, first; (first = take(w, &end)) < w->texts;) {
+        size_t start = w->starts[first], rows = w->starts[end] - start;
+        size_t of_attention = (2 * HEAD + QUERIES) * (rows + HEAD);
+        float *wide = malloc((rows * (width + hidden + 1) + of_attention) * sizeof(float) + rows * width * sizeof(int16_t));
+        if (!wide) {
+            w->failed = 1;
+            continue;
+        }
+        float *x = w->states + start * hidden, *attended = wide + rows * width, *scratch = attended + rows * hidden;
+        float *scales = scratch + of_attention;
+        for (int text = first; text < end; text++)
+            for (int at = w->starts[text]; at < w->starts[text + 1]; at++)
+                for (size_t i = 0; i < hidden; i++)
+                    w->states[at * hidden + i] = n->words[w->tokens[at] * hidden + i] +
+                                                 n->places[(at - w->starts[text]) * hidden + i];
+        norm(x, rows, hidden, n->norms, n->epsilon);
+        for (int layer = 0; layer < n->num_layers; layer++)
+            run(n->layers + layer, hidden, n->epsilon, x, w->starts + first, end - first, wide, attended, scratch,
+                (int16_t *)(scales + rows), scales);
+        free(wide);
+    }
+    return NULL;
+}
+
+/* Encodes texts. threads: of low priority; 0: the caller's own. Returns 0, or 1 if there is no memory. */
+int warmdesk_encode(const Network *network, const int32_t *tokens, const int32_t *starts, int texts, int threads,
+                    float *states) {
+    Work work = {network, tokens, starts, texts, BUNDLE, 0, states, 0, 0};
+    pthread_t team[MOST_THREADS];
+    int started = 0;
+    if (threads > 1 && starts[texts] / (2 * threads) < BUNDLE) work.most = starts[texts] / (2 * threads);
+    while (started < threads && started < MOST_THREADS &&
+           !pthread_create(team + started, NULL, encode_bundles, &work))
+        started++;
+    if (!started) {
+        work.is_urgent = 1;
+        encode_bundles(&work);
+    }
+    for (int i = 0; i < started; i++) pthread_join(team[i], NULL);
+    return work.failed;
+}
