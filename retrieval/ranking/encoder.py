@@ -88,10 +88,6 @@ def short_form(tokens: Vectors) -> npt.NDArray[np.int8]:
     return short
 
 
-def long_form(tokens: npt.NDArray[np.int8]) -> Vectors:
-    return tokens.astype(np.float32) / np.float32(_SCALE)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:
     """The two learned weights: of the cosine between whole question and whole statement, and of the best matches of the
@@ -128,7 +124,7 @@ def _matches(question: QuestionVectors, passage: StatementVectors) -> Vectors:
     starts = np.concatenate([[0], passage.ends[:-1]]).astype(np.int64)
     read = passage.ends > starts
     if read.any():
-        similarity = long_form(passage.tokens) @ question.tokens.T
+        similarity = passage.tokens.astype(np.float32) @ (question.tokens.T / np.float32(_SCALE))
         best[read] = np.maximum.reduceat(similarity, starts[read], axis=0)
     return best
 

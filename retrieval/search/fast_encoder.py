@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +18,6 @@ import torch
 from torch import Tensor
 
 from durable import FLAGS, load_compiled
-
-if TYPE_CHECKING:
-    from retrieval.search.minilm import MiniLM
 
 SOURCE = Path(__file__).with_name("bert.c")
 PANEL, MOST_WEIGHT = 16, 1023  # as in bert.c
@@ -55,9 +52,9 @@ class Compiled(NamedTuple):
 
 
 class FastEncoder:
-    """The packed layers of the bundled network on the CPU. Safe to use from any thread."""
+    """The packed layers of a `MiniLM` on the CPU. Safe to use from any thread."""
 
-    def __init__(self, network: "MiniLM", library: ctypes.CDLL, threads: int) -> None:
+    def __init__(self, network: Any, library: ctypes.CDLL, threads: int) -> None:
         self._run, self._threads, self._hidden = library.warmdesk_encode, threads, network.hidden
         self._kept: list[Tensor] = []  # what the compiled code points to
         layers = (_Layer * len(network.layers))(*map(self._layer, network.layers))
@@ -121,7 +118,7 @@ def _library(folder: Path) -> ctypes.CDLL | None:
     return load_compiled(SOURCE, FLAGS, folder, "documents are indexed more slowly")
 
 
-def fast_encoder_of(network: "MiniLM", compiled: Compiled | None) -> FastEncoder | None:
-    """Return the layers in compiled code; None if it is not used, or cannot be compiled."""
+def fast_encoder_of(network: Any, compiled: Compiled | None) -> FastEncoder | None:
+    """Return the layers of a `MiniLM` in compiled code; None if it is not used, or cannot be compiled."""
     library = None if compiled is None else _library(compiled.folder)
     return None if compiled is None or library is None else FastEncoder(network, library, compiled.threads)
