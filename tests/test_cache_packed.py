@@ -1,6 +1,8 @@
 """Models that run from a GGUF file as it is: reading it, the products of its weights, and passes against the oracle."""
 
 import ctypes
+import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,13 @@ import torch
 from gguf.constants import GGMLQuantizationType as Numbers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 from test_cache_native import PACKED, distance, filled
 from tiny import ByteTokenizer
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
 from cache.errors import ModelError
+from cache.model import loading
 from cache.model.gguf_file import GGUFFile, GGUFTensor
 from cache.model.language_model import LanguageModel
 from cache.model.packed_model import PACKED_KINDS, PackedModel, Values, frequencies_of, why_not_packed
@@ -217,6 +221,36 @@ def test_an_adapter_is_added_to_packed_weights(mixture, library, tmp_path):
     assert (plain.forward(PACKED, filled(plain), rows) - expected).norm() > 0.1 * expected.norm()  # type: ignore[arg-type]
     assert "rank 65" in why_not_packed(file, {"model.layers.0.mlp.up_proj": (torch.ones(65, 256), torch.ones(512, 65))})
     assert "lm_head" in why_not_packed(file, {"lm_head": (torch.ones(8, 256), torch.ones(320, 8))})
+
+
+def save_plain_adapter(folder: Path, rank: int, **config: Any) -> None:
+    folder.mkdir()
+    given = {"peft_type": "LORA", "bias": "none", "init_lora_weights": True, "r": rank, "lora_alpha": 2 * rank} | config
+    (folder / "adapter_config.json").write_text(json.dumps(given))
+    place = "base_model.model.model.layers.0.mlp.up_proj.lora_"
+    tensors = {f"{place}A.weight": torch.ones(rank, 256), f"{place}B.weight": torch.ones(512, rank)}
+    save_file(tensors, folder / "adapter_model.safetensors")
+
+
+def test_a_file_is_loaded_as_it_is_with_adapters_one_upon_another(library, written, tmp_path, monkeypatch):
+    monkeypatch.setattr(loading, "load_tokenizer", lambda name, converted: ByteTokenizer())
+    monkeypatch.setattr(loading, "load_library", lambda folder, dtype: library)
+    save_plain_adapter(tmp_path / "adapter", 4)
+    save_plain_adapter(tmp_path / "adapter" / "base", 8)
+    pairs = loading.stacked_adapters(tmp_path / "adapter")
+    assert pairs is not None
+    ((first, second),) = pairs.values()
+    assert (first.shape, second.shape) == ((12, 256), (512, 12))
+    assert second.unique().tolist() == [2.0]  # alpha / r
+    load = partial(loading.load_model, str(written), device="cpu", converted=tmp_path / "models")
+    plain, adapted = load(), load(adapter=tmp_path / "adapter")
+    assert (type(plain), type(adapted)) == (PackedModel, PackedModel)
+    assert plain.info.fingerprint != adapted.info.fingerprint
+    assert not [path for path in (tmp_path / "models").glob("*") if path.is_dir()]  # nothing is converted
+    save_plain_adapter(tmp_path / "other", 4, use_dora=True)
+    assert loading.stacked_adapters(tmp_path / "other") is None
+    with pytest.raises(ModelError, match="there is no adapter in"):
+        load(adapter=tmp_path / "none")
 
 
 def test_frequencies_have_the_factors_of_the_file(library, tmp_path):
