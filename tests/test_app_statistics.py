@@ -99,7 +99,7 @@ def counts(database: Database) -> tuple[dict[object, object], dict[object, objec
 
 
 def at(history: History, monkeypatch: pytest.MonkeyPatch, moment: datetime, **usual: bool) -> Answer:
-    monkeypatch.setattr("app.storage.history._now", lambda: moment)
+    monkeypatch.setattr("app.storage.history.utc_now", lambda: moment)
     return add_turn(history, history.start_conversation("x"), 1, **usual)
 
 
