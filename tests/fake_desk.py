@@ -22,11 +22,12 @@ from app.domain.callers import OPERATOR
 from app.domain.documents import CollectionSize, PassageState, StoredDocument, StoredPassage, UnreadFile
 from app.domain.errors import DeskError
 from app.domain.progress import ReadingCost, no_progress
-from app.domain.statistics import Load, MemoryPlan, Savings, Verified
+from app.domain.statistics import Load, MemoryPlan, Savings
 from app.knowledge.forget import CollectionForgotten, Footprint, Forgotten
 from app.knowledge.ingest import IngestReport
 from app.knowledge.uploads import safe_name
 from app.storage.conversation_care import Erased
+from cache.memory.store import ModuleCheck
 
 NOW = datetime(2026, 3, 12, 10, 42, tzinfo=UTC)
 MAX_QUESTION = 4000
@@ -372,7 +373,7 @@ class FakeDesk:
         if key not in {row.id for row in self.overview().modules}:
             raise DeskError("this passage no longer exists", code="module-unknown")
         self.cared.append(("verify", key))
-        return Verified(largest_difference=0.0 if key.endswith("0") else 0.5)
+        return ModuleCheck(largest_difference=0.0 if key.endswith("0") else 0.5)
 
     def source_file(self, message_id, rank, owner=OPERATOR):
         cited = [one for key in self._turns for one in self.turns(key, owner) if one.message_id == message_id]

@@ -119,7 +119,7 @@ def test_stop_keeps_what_was_written(flow, desk):
 
 
 def test_the_desk_searches_while_the_page_draws_and_may_be_left_meanwhile(flow, desk, monkeypatch):
-    begun, go_on, ask_desk = threading.Event(), threading.Event(), desk.ask
+    begun, go_on, ask_desk, before = threading.Event(), threading.Event(), desk.ask, threading.enumerate()
 
     def slow(*args: Any, **options: Any) -> Any:
         begun.set()
@@ -132,7 +132,7 @@ def test_the_desk_searches_while_the_page_draws_and_may_be_left_meanwhile(flow, 
     assert begun.wait(10)
     views.close()
     assert not desk.streams
-    [asking] = [thread for thread in threading.enumerate() if thread.name == "asking"]
+    [asking] = [thread for thread in threading.enumerate() if thread not in before]
     go_on.set()
     asking.join(10)
     assert desk.streams[0].cancelled.is_set()

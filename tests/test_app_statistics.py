@@ -83,7 +83,8 @@ def test_the_document_of_stats_holds_every_kind_of_row(history, stats, database)
     question_id = history.record_question(conversation_id, "y")
     answer = replace(an_answer(conversation_id), grounding=0.25, quoted=True)
     history.record_answer(answer, details(question_id, answer))
-    document = json.loads(json.dumps(overview_json(summarise(Library(database), stats, TierContents(), ()))))
+    overview = summarise(Library(database), stats, TierContents(), ())
+    document = json.loads(json.dumps(overview_json(overview), default=datetime.isoformat))
     assert (document["answers"], document["grounding"], document["quoted"]) == (2, 0.25, 1)
     assert all(document[rows] for rows in ("reasons", "misses", "points", "weak"))
     assert (document["weak"][0]["question"], document["weak"][0]["quoted"]) == ("y", True)
@@ -99,7 +100,7 @@ def counts(database: Database) -> tuple[dict[object, object], dict[object, objec
 
 
 def at(history: History, monkeypatch: pytest.MonkeyPatch, moment: datetime, **usual: bool) -> Answer:
-    monkeypatch.setattr("app.storage.history._now", lambda: moment)
+    monkeypatch.setattr("app.storage.history.utc_now", lambda: moment)
     return add_turn(history, history.start_conversation("x"), 1, **usual)
 
 

@@ -387,6 +387,6 @@ def test_a_desk_shows_its_host_memory(tmp_path):
         assert {row.id: row.tier for row in overview.modules}[key] == "host"
         assert 0 < overview.tier_bytes["host"] < overview.tier_capacity["host"] == 64 << 20
         assert overview.evictions["host"] == 0
-        assert desk.module_care.verify(key).is_sound
+        assert desk.module_care.verify(key).largest_difference < 1e-3
         answer = finish(desk, "How long do returns take?")
         assert "host" in {module.source for module in answer.modules}

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import datetime
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -92,9 +93,9 @@ class Common:
     as_json: bool
 
     def show(self, document: Any, for_people: Callable[[], object]) -> None:
-        """Show the result of a command: its one JSON document, or the output of `for_people`."""
+        """Show the result of a command: its one JSON document, which may hold times, or the output of `for_people`."""
         if self.as_json:
-            print(json.dumps(document, ensure_ascii=False))
+            print(json.dumps(document, ensure_ascii=False, default=datetime.isoformat))
         else:
             for_people()
 

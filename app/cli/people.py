@@ -48,7 +48,7 @@ def list_accounts(common: Common) -> None:
 
     with open_accounts(common.settings) as database:
         stored = Accounts(database).all()
-    rows = [{"name": one.name, "role": one.role, "created": one.created.isoformat()} for one in stored]
+    rows = [{"name": one.name, "role": one.role, "created": one.created} for one in stored]
     common.show(rows, lambda: print("\n".join(f"{row['name']}  {row['role']}" for row in rows) or "no accounts yet"))
 
 
@@ -118,16 +118,9 @@ def revoke(common: Common, name: Annotated[str, typer.Argument(help="Name of the
 
 
 def key_json(key: "ApiKey") -> dict[str, Any]:
-    return {
-        "name": key.name,
-        "id": key.id,
-        "key": f"{key.shown}...",
-        "scopes": sorted(key.scopes),
-        "per_minute": key.per_minute,
-        "created": key.created.isoformat(),
-        "last_used": key.last_used and key.last_used.isoformat(),
-        "revoked": key.revoked and key.revoked.isoformat(),
-    }
+    document = asdict(key)
+    shown = document.pop("shown")
+    return {**document, "key": f"{shown}...", "scopes": sorted(key.scopes)}
 
 
 visitors = typer.Typer(no_args_is_help=True, help="Export or delete the stored data of one customer.")

@@ -116,7 +116,7 @@ class DeskDocuments(Parts):
         """Delete a collection. Raises DeskError for the FAQ, and for a synchronised folder's collection."""
         if name == FAQ:
             raise DeskError("FAQ questions are deleted one by one, on the page FAQ", code="collection-faq")
-        if folders := self.synced.folders_of(name):
+        if folders := [one.folder for one in self.synced.all() if one.collection == name]:
             message = f"the folder {folders[0]!r} is synchronised into this collection: remove that folder first"
             raise DeskError(message, code="collection-synced")
         paths = [one.path for one in self.library.documents() if one.collection == name]

@@ -106,15 +106,7 @@ def manifest_json(manifest: "Manifest") -> dict[str, Any]:
 
 
 def synced_json(folder: SyncedFolder) -> dict[str, Any]:
-    return {
-        "folder": folder.folder,
-        "collection": folder.collection,
-        "every_minutes": folder.every_minutes,
-        "next_run": folder.next_run.isoformat(),
-        "last_run": folder.last_run and folder.last_run.isoformat(),
-        "ok": folder.last_result and folder.last_result.is_ok,
-        "last_result": folder.last_result and asdict(folder.last_result),
-    }
+    return {**asdict(folder), "ok": folder.last_result and folder.last_result.is_ok}
 
 
 def documents_json(documents: Iterable[StoredDocument]) -> dict[str, Any]:
@@ -125,7 +117,7 @@ def documents_json(documents: Iterable[StoredDocument]) -> dict[str, Any]:
                 "title": document.title,
                 "passages": document.num_passages,
                 "collection": document.collection,
-                "loaded_at": document.loaded_at.isoformat(),
+                "loaded_at": document.loaded_at,
                 "content_hash": document.content_hash,
             }
             for document in documents
@@ -135,9 +127,6 @@ def documents_json(documents: Iterable[StoredDocument]) -> dict[str, Any]:
 
 def overview_json(overview: Overview) -> dict[str, Any]:
     document = asdict(overview)
-    for rows, key in (("modules", "last_used"), ("misses", "created"), ("points", "created"), ("weak", "created")):
-        for row in document[rows]:
-            row[key] = None if row[key] is None else row[key].isoformat()
     reused = overview.session_tokens + overview.prefix_tokens + overview.module_tokens
     document["wording"] = overview.answer_mode  # its name in version 0.1
     document["tokens"] = {

@@ -151,20 +151,8 @@ _DAY = re.compile(r"\b(mo|tu|we|th|fr|sa|su)(n|e|es|d|dnes|u|urs|i|t|tur)?(day)?
 _ZONE = re.compile(r"(.*\S)\s+([A-Za-z]+(?:/[\w+-]+)+|UTC)")
 
 
-@dataclass(frozen=True, slots=True)
-class OfficeHours:
-    """Hours of a week in one time zone."""
-
-    hours: OpeningHours
-    zone: ZoneInfo
-
-    def cover(self, moment: datetime) -> bool:
-        """Return whether the moment is within the hours. moment: with its time zone."""
-        return self.hours.is_open(moment.astimezone(self.zone))
-
-
 @cache
-def office_hours(text: str) -> OfficeHours:
+def office_hours(text: str) -> tuple[OpeningHours, ZoneInfo]:
     """Read hours such as "Mon-Fri 9:00-17:00, Sat 10:00-14:00 Europe/Dublin": OpenStreetMap's notation, also with full
     names of days, then a time zone. Raises ValueError.
     """
@@ -178,12 +166,15 @@ def office_hours(text: str) -> OfficeHours:
         zone = ZoneInfo(parts[2])
     except (KeyError, OSError) as error:  # unknown; a folder of zones
         raise ValueError(str(error)) from None
-    return OfficeHours(OpeningHours(hours, timezone=zone), zone)
+    return OpeningHours(hours, timezone=zone), zone
 
 
 def is_open(hours: str | None, now: datetime) -> bool:
-    """Return whether now is within the hours. hours: see `office_hours`. None: always open."""
-    return hours is None or office_hours(hours).cover(now)
+    """Return whether now, with its time zone, is within the hours. hours: see `office_hours`. None: always open."""
+    if hours is None:
+        return True
+    opening, zone = office_hours(hours)
+    return opening.is_open(now.astimezone(zone))
 
 
 _ROOT = Path(__file__).parents[2]

@@ -90,24 +90,6 @@ class MemoryPlan:
     enough: int | None = None
 
 
-CLOSE = 1e-3
-"""The maximum difference that rounding explains, as a share of the largest number of the module."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verified:
-    """The result of verifying a module. largest_difference: between its stored rows and recomputed rows, as a share of
-    its largest number; None if the stored rows could not be read, with the reason in `problem`.
-    """
-
-    largest_difference: float | None
-    problem: str = ""
-
-    @property
-    def is_sound(self) -> bool:
-        return self.largest_difference is not None and self.largest_difference <= CLOSE
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavingsSample:
     """One answer computed twice. Times are milliseconds to the first token in the engine, without search and waiting.

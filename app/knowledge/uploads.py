@@ -226,9 +226,6 @@ class Synchronising:
                     if not result.is_ok:
                         log.warning("the folder %s could not be synchronised: %s", folder.folder, result.problem)
 
-    def folders_of(self, collection: str) -> list[str]:
-        return [one.folder for one in self.all() if one.collection == collection]
-
     def _find(self, folder: str) -> SyncedFolder:
         for one in self.all():
             if one.folder == folder:

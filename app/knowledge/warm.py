@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 
 from app.domain.errors import DeskError
 from app.domain.progress import Bars, PassagesRead, Progress
-from app.domain.statistics import Verified
 from app.knowledge.prompts import PassageText, PromptBuilder
 from app.storage.library import Library
 from cache.errors import CacheError, EngineStopped
@@ -32,6 +31,7 @@ from cache.prompt.plan import Segment
 
 if TYPE_CHECKING:
     from cache.engine.encoder import Encoded
+    from cache.memory.store import ModuleCheck
     from cache.serving.interface import EngineInterface
 
 
@@ -203,11 +203,10 @@ class ModuleCare:
         self._library.set_fact(KEPT, json.dumps(sorted(kept)))
         self._engine.keep(kept)
 
-    def verify(self, key: str) -> Verified:
+    def verify(self, key: str) -> "ModuleCheck":
         """Recompute a module and compare it with the stored one. A file that cannot be read is deleted."""
         with self._in_flight.track(), _as_desk_errors():
-            check = self._engine.verify(self._segment(key))
-        return Verified(largest_difference=check.largest_difference, problem=check.problem)
+            return self._engine.verify(self._segment(key))
 
     def _segment(self, key: str) -> Segment:
         passage = self._library.passage_of_module(key)

@@ -7,19 +7,29 @@ to it. Counts of answers stay, because they name no customer.
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import cast
 
 from sqlalchemy import ColumnElement, Select, delete, func, or_, select, update
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import aliased
 
 from app.domain.answers import Outcome, Turn, from_documents
 from app.domain.callers import CUSTOMERS, OPERATOR
 from app.domain.errors import DeskError
 from app.domain.quality import WEAK, BadAnswer, Cause, FaqDraft, TranscriptSummary
+from app.domain.words import utc_now
 from app.storage.database import Store
 from app.storage.document_change import where_in
-from app.storage.history import MAX_QUERY, holds, latest_messages, shortened, turn, whole
+from app.storage.history import (
+    MAX_QUERY,
+    conversation_of,
+    holds,
+    latest_messages,
+    shortened,
+    summaries,
+    turn,
+    whole,
+)
 from app.storage.tables import ConversationRow, FeedbackRow, HandoffRow, MessageRow
 
 _QUESTION = aliased(MessageRow)
@@ -31,13 +41,11 @@ class Transcripts(Store):
 
     def conversations(self, query: str = "", owner: str = "", limit: int = 100) -> list[TranscriptSummary]:
         table = ConversationRow
-        number = select(func.count()).where(MessageRow.conversation_id == table.id).scalar_subquery()
-        listed = select(table.id, table.owner, table.title, table.updated, number.label("turns"))
-        listed = listed.where(table.deleted.is_(None), number > 0, *(holds(word) for word in query[:MAX_QUERY].split()))
-        listed = listed.where(or_(*map(table.owner.startswith, CUSTOMERS)))
+        listed = summaries(table.deleted.is_(None), *map(holds, query[:MAX_QUERY].split()))
+        listed = listed.where(or_(*map(table.owner.startswith, CUSTOMERS))).add_columns(table.owner)
         if owner:
             listed = listed.where(table.owner == owner)
-        rows = self._database.rows(listed.order_by(table.updated.desc(), table.id).limit(limit))
+        rows = self._database.rows(listed.limit(limit))
         return [TranscriptSummary(**row._mapping) for row in rows]
 
     def owner_of(self, conversation_id: str) -> str | None:
@@ -136,26 +144,26 @@ class ConversationCare(Store):
         if not (title := shortened(title)):
             raise DeskError("the title is empty: write one", code="title-empty")
         with self._database.write() as session:
-            _its(session, conversation_id, owner).title = title
+            conversation_of(session, conversation_id, owner).title = title
 
     def delete_conversation(self, conversation_id: str, owner: str = OPERATOR) -> None:
         """Hide a conversation, which is removed after `UNDO_S` seconds. An unknown id is not an error."""
         its = (ConversationRow.id == conversation_id, ConversationRow.of(owner))
         with self._database.write() as session:
-            session.execute(update(ConversationRow).where(*its).values(deleted=_now()))
+            session.execute(update(ConversationRow).where(*its).values(deleted=utc_now()))
 
     def restore_conversation(self, conversation_id: str, owner: str = OPERATOR) -> None:
         with self._database.write() as session:
             row = session.get(ConversationRow, conversation_id)
             deleted = None if row is None or row.owner != owner else row.deleted
-            if row is None or deleted is None or _now() - deleted > timedelta(seconds=UNDO_S):
+            if row is None or deleted is None or utc_now() - deleted > timedelta(seconds=UNDO_S):
                 raise DeskError(f"conversation {conversation_id!r} was deleted", code="no-such-conversation")
             row.deleted = None
 
     def last_question(self, conversation_id: str, owner: str = OPERATOR) -> str:
         """Return the last question, for replacing it. Raises DeskError if there is none, or it was for an agent."""
         with self._database.read() as session:
-            _its(session, conversation_id, owner)
+            conversation_of(session, conversation_id, owner)
             asked = select(MessageRow).where(MessageRow.conversation_id == conversation_id, MessageRow.role == "user")
             if (question := session.scalar(asked.order_by(MessageRow.position.desc()).limit(1))) is None:
                 raise DeskError(f"conversation {conversation_id!r} has no question", code="no-such-message")
@@ -187,7 +195,7 @@ class ConversationCare(Store):
                 messages=session.scalar(messages) or 0,
                 feedback=session.scalar(feedback) or 0,
             )
-            session.execute(update(ConversationRow).where(its).values(deleted=_now()))  # all of it is hidden at once
+            session.execute(update(ConversationRow).where(its).values(deleted=utc_now()))  # all of it is hidden at once
         self._remove(its)
         self._database.remove_backups()
         return erased
@@ -207,14 +215,3 @@ class ConversationCare(Store):
         else:
             self._database.tidy()
         return frozenset(owners)
-
-
-def _its(session: Session, conversation_id: str, owner: str) -> ConversationRow:
-    its = select(ConversationRow).where(ConversationRow.id == conversation_id, ConversationRow.of(owner))
-    if (row := session.scalar(its)) is None:
-        raise DeskError(f"there is no conversation with the id {conversation_id}", code="no-such-conversation")
-    return row
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)

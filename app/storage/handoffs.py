@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from app.domain.answers import Handoff, HandoffReason, HandoffState, Outcome
 from app.domain.errors import DeskError
 from app.storage.database import Database, Store
+from app.storage.history import conversation_of, last_position
 from app.storage.tables import ConversationRow, DeliveryRow, FactRow, FeedbackRow, HandoffRow, MessageRow
 
 CLAIMED = timedelta(minutes=1)  # longer than sending takes
@@ -105,9 +106,7 @@ class Handoffs(Store):
         one is given. Raises DeskError if the owner has no such conversation.
         """
         with self._database.write() as session:
-            conversation = session.get(ConversationRow, conversation_id)
-            if conversation is None or conversation.owner != owner or conversation.deleted is not None:
-                raise DeskError(f"there is no conversation {conversation_id!r}", code="no-such-conversation")
+            conversation_of(session, conversation_id, owner)
             row = _latest(session, conversation_id, owner)
             if row is None or row.state == "closed":
                 row = HandoffRow(conversation_id=conversation_id, state="", agent="", email="")
@@ -135,7 +134,7 @@ class Handoffs(Store):
         with self._database.write() as session:
             row = _row(session, handoff_id)
             if row.state != "closed":
-                row.state, row.closed, row.position = "closed", now, _last_position(session, row.conversation_id)
+                row.state, row.closed, row.position = "closed", now, last_position(session, row.conversation_id)
                 self._announce(session, row, "handoff.closed", now)
 
     def queue(self) -> list[HandoffOfSomebody]:
@@ -194,14 +193,8 @@ def _latest(session: Session, conversation_id: str, owner: str) -> HandoffRow | 
     return session.scalar(select(HandoffRow).join(ConversationRow).where(*its).order_by(HandoffRow.id.desc()).limit(1))
 
 
-def _last_position(session: Session, conversation_id: str) -> int:
-    last = select(func.max(MessageRow.position)).where(MessageRow.conversation_id == conversation_id)
-    position = session.scalar(last)
-    return -1 if position is None else position
-
-
 def _handoff(session: Session, row: HandoffRow) -> Handoff:
-    place, last = 0, _last_position(session, row.conversation_id)
+    place, last = 0, last_position(session, row.conversation_id)
     if row.state == "waiting":
         earlier = tuple_(HandoffRow.requested, HandoffRow.id) <= (row.requested, row.id)
         place = session.scalar(select(func.count()).where(HandoffRow.state == "waiting", earlier)) or 0

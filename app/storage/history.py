@@ -36,6 +36,7 @@ from app.domain.answers import (
 )
 from app.domain.callers import OPERATOR
 from app.domain.errors import DeskError
+from app.domain.words import one_line, utc_now
 from app.storage.database import Database
 from app.storage.statistics import tally
 from app.storage.tables import (
@@ -195,7 +196,7 @@ class History:
         """longest: time limit of an answer that another server of the database generates."""
         self._database, self._longest = database, longest
         self._asked_here = deque[str](maxlen=_REMEMBERED)
-        self._since, self._open = _now(), set[str]()  # questions that are being answered
+        self._since, self._open = utc_now(), set[str]()  # questions that are being answered
         self._listeners: list[Callable[[Answer, AnswerDetails], None]] = []
 
     def listen(self, listener: Callable[[Answer, AnswerDetails], None]) -> None:
@@ -203,7 +204,7 @@ class History:
 
     def start_conversation(self, title: str, owner: str = OPERATOR, most: int | None = None) -> str:
         """Start a conversation and return its id. Raises DeskError if the owner has `most` conversations already."""
-        now = _now()
+        now = utc_now()
         row = ConversationRow(id=new_id(), owner=owner, title=shortened(title), created=now, updated=now)
         its = select(func.count()).select_from(ConversationRow).where(ConversationRow.of(owner))
         with self._database.write() as session:
@@ -217,7 +218,7 @@ class History:
     def conversations(self, owner: str = OPERATOR, limit: int = 50, query: str = "") -> list[ConversationSummary]:
         message = MessageRow
         words = query[:MAX_QUERY].split()
-        listed = _summaries(owner).where(*(holds(word) for word in words))
+        listed = summaries(ConversationRow.of(owner), *map(holds, words))
         if all(word.isascii() for word in words):
             return [ConversationSummary(**row._mapping) for row in self._database.rows(listed.limit(limit))]
         said = select(func.aggregate_strings(message.text, "\n")).where(message.conversation_id == ConversationRow.id)
@@ -232,7 +233,7 @@ class History:
             return list(islice(found, limit))
 
     def conversation(self, conversation_id: str, owner: str = OPERATOR) -> ConversationSummary | None:
-        rows = self._database.rows(_summaries(owner).where(ConversationRow.id == conversation_id))
+        rows = self._database.rows(summaries(ConversationRow.of(owner), ConversationRow.id == conversation_id))
         return ConversationSummary(**rows[0]._mapping) if rows else None
 
     def is_there(self, conversation_id: str, owner: str = OPERATOR) -> bool:
@@ -252,7 +253,7 @@ class History:
         if row.role != "user" or row.handoff_id is not None:
             return None
         if self._database.is_shared and row.id not in self._asked_here:
-            return "lost" if _now() - row.created >= self._longest else None
+            return "lost" if utc_now() - row.created >= self._longest else None
         return "lost" if row.created < self._since else "failed"
 
     def past(self, conversation_id: str, owner: str = OPERATOR, without: str = "") -> list[PastMessage]:
@@ -287,7 +288,7 @@ class History:
         """Append a question and return its id. It counts as running until `ended`. arrived: a time before its
         conversation was read for the prompt; default: now. Raises DeskError if the conversation is deleted.
         """
-        row = MessageRow(id=new_id(), role="user", text=text, created=arrived or _now())
+        row = MessageRow(id=new_id(), role="user", text=text, created=arrived or utc_now())
         self._open.add(row.id)
         self._asked_here.append(row.id)
         try:
@@ -309,7 +310,7 @@ class History:
 
     def record_said(self, conversation_id: str, text: str, handoff_id: int, agent: str = "") -> None:
         """Append a message of a customer or an agent during a hand-off. Raises DeskError as `record_question`."""
-        row = MessageRow(id=new_id(), role="agent" if agent else "user", text=text, created=_now())
+        row = MessageRow(id=new_id(), role="agent" if agent else "user", text=text, created=utc_now())
         row.author, row.handoff_id = agent or None, handoff_id
         with self._database.write() as session:
             _append(session, conversation_id, row)
@@ -318,7 +319,7 @@ class History:
         """Append an answer under `answer.message_id` (see `new_id`), unless it is stored already. Raises DeskError if
         the conversation or the question is deleted, ValueError if the details do not fit the answer.
         """
-        row = message_row(answer, details, _now())
+        row = message_row(answer, details, utc_now())
         with self._database.write() as session:
             if session.get(MessageRow, row.id) is not None:  # the connection broke off behind the commit
                 return
@@ -356,7 +357,7 @@ class History:
             if value is None:
                 session.execute(delete(FeedbackRow).where(FeedbackRow.message_id == message_id))
             else:
-                session.merge(FeedbackRow(message_id=message_id, value=value, reason=reason, created=_now()))
+                session.merge(FeedbackRow(message_id=message_id, value=value, reason=reason, created=utc_now()))
 
     def forget_document(self, path: str) -> None:
         """Remove the text of a document from all stored citations and from answers that quote it, also from answers
@@ -367,7 +368,9 @@ class History:
         citing = select(CitationRow.message_id).where(cited, CitationRow.quote != REMOVED_QUOTE).distinct()
         with self._database.write() as session:
             newest = session.scalar(select(func.max(MessageRow.created)).where(MessageRow.role == "user"))
-            now = max(_now(), newest or NEVER)  # later than all questions, also if the clock of another server is ahead
+            now = max(
+                utc_now(), newest or NEVER
+            )  # later than all questions, also if the clock of another server is ahead
             session.merge(ForgottenRow(path=path, forgotten=now))
         is_done = False
         while not is_done:
@@ -389,13 +392,25 @@ class History:
         return self._database.values(select(func.count()).where(*its))[0]
 
 
+def conversation_of(session: Session, conversation_id: str, owner: str) -> ConversationRow:
+    its = select(ConversationRow).where(ConversationRow.id == conversation_id, ConversationRow.of(owner))
+    if (row := session.scalar(its)) is None:
+        raise DeskError(f"there is no conversation with the id {conversation_id}", code="no-such-conversation")
+    return row
+
+
+def last_position(session: Session, conversation_id: str) -> int:
+    """Return the position of the last message; -1 without messages."""
+    last = select(func.max(MessageRow.position)).where(MessageRow.conversation_id == conversation_id)
+    position = session.scalar(last)
+    return -1 if position is None else position
+
+
 def _append(session: Session, conversation_id: str, row: MessageRow) -> None:
     conversation = session.get(ConversationRow, conversation_id)
     if conversation is None:
         raise DeskError(f"there is no conversation with the id {conversation_id}", code="no-such-conversation")
-    last = select(func.max(MessageRow.position)).where(MessageRow.conversation_id == conversation_id)
-    position = session.scalar(last)
-    row.conversation_id, row.position = conversation_id, 0 if position is None else position + 1
+    row.conversation_id, row.position = conversation_id, last_position(session, conversation_id) + 1
     conversation.updated = row.created
     conversation.title = conversation.title or shortened(row.text)
     session.add(row)
@@ -441,10 +456,11 @@ def _said(row: MessageRow) -> str:
     return row.text if row.outcome is None else from_documents(row.text, cast("Outcome", row.outcome))
 
 
-def _summaries(owner: str) -> Select[str, str, datetime, int]:
+def summaries(*which: ColumnElement[bool]) -> Select[str, str, datetime, int]:
+    """Return the conversations with messages, the last used first. which: conditions on conversations."""
     table = ConversationRow
     turns = select(func.count()).where(MessageRow.conversation_id == table.id).scalar_subquery()
-    listed = select(table.id, table.title, table.updated, turns.label("turns")).where(table.of(owner), turns > 0)
+    listed = select(table.id, table.title, table.updated, turns.label("turns")).where(turns > 0, *which)
     return listed.order_by(table.updated.desc(), table.id)
 
 
@@ -460,9 +476,5 @@ def holds(word: str) -> ColumnElement[bool]:
 
 def shortened(title: str) -> str:
     """Return a title, or a question that becomes one, in one line of at most 80 characters."""
-    words = " ".join(title.split())
+    words = one_line(title)
     return words if len(words) <= _TITLE_CHARS else words[: _TITLE_CHARS - 1].rstrip() + "…"
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)

@@ -10,7 +10,7 @@ import hashlib
 import re
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 
@@ -111,15 +111,7 @@ class ApiKeyTable(Store):
     """The keys."""
 
     def add(self, key: ApiKey, token_hash: str) -> None:
-        row = ApiKeyRow(
-            id=key.id,
-            name=key.name,
-            token_hash=token_hash,
-            shown=key.shown,
-            scopes=" ".join(sorted(key.scopes)),
-            per_minute=key.per_minute,
-            created=key.created,
-        )
+        row = ApiKeyRow(token_hash=token_hash, **asdict(key) | {"scopes": " ".join(sorted(key.scopes))})
         try:
             with self._database.write() as session:
                 session.add(row)

@@ -120,18 +120,14 @@ def _prepare(database: Path, before: str, now: str) -> Access:
     try:
         with closing(sqlite3.connect(database)) as connection, connection:
             check_database(connection)
-            tables = {name for [name] in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             for table, column in _PATHS if before != now else ():
-                if table in tables:
-                    connection.execute(
-                        f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?",
-                        [now, len(before) + 1, len(before) + 1, before + os.sep],
-                    )
-            if "sessions" in tables:
-                connection.execute("DELETE FROM sessions")
-            accounts = _names(connection, "accounts") if "accounts" in tables else ()
-            keys = _names(connection, "api_keys WHERE revoked IS NULL") if "api_keys" in tables else ()
-            return Access(accounts, keys)
+                connection.execute(
+                    f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?",
+                    [now, len(before) + 1, len(before) + 1, before + os.sep],
+                )
+            connection.execute("DELETE FROM sessions")
+            keys = _names(connection, "api_keys WHERE revoked IS NULL")
+            return Access(_names(connection, "accounts"), keys)
     except sqlite3.Error as error:
         raise DeskError(f"the database of the backup cannot be used: {error}", code="archive-damaged") from error
 

@@ -20,7 +20,6 @@ from app.desk.service import Service
 from app.domain.answers import ModuleRow
 from app.domain.callers import Caller, Id, Line
 from app.domain.errors import DeskError
-from app.domain.statistics import Verified
 from app.domain.words import one_line, translatable
 from app.storage.people import Audit
 from app.web.access_rules import find_rule
@@ -89,6 +88,7 @@ def done(path: str, did: str, **query: str) -> RedirectResponse:
 
 PAGE = "/admin/modules"
 SHOWN = 50
+CLOSE = 1e-3  # the maximum difference that rounding explains, as a share of the largest number of the module
 _NEVER = datetime.min.replace(tzinfo=UTC)
 COLUMNS: Mapping[str, tuple[str, Callable[[ModuleRow], Any]]] = {
     "document": (translatable("Document"), lambda row: row.document),
@@ -106,7 +106,7 @@ ACTIONS: Mapping[str, Callable[[Service, str], str | None]] = {
     "evict": lambda desk, key: desk.module_care.evict(key),
     "keep": lambda desk, key: desk.module_care.keep(key, is_kept=True),
     "release": lambda desk, key: desk.module_care.keep(key, is_kept=False),
-    "verify": lambda desk, key: _outcome(desk.module_care.verify(key)),
+    "verify": lambda desk, key: _outcome(desk.module_care.verify(key).largest_difference),
 }
 """Actions on a module. Each returns the key of its message in `DONE`, or None for the action's own name."""
 
@@ -154,8 +154,8 @@ def add_module_routes(app: FastAPI, desk: Service, audit: Audit) -> None:
         accept(action)
 
 
-def _outcome(verified: Verified) -> str:
-    return "unreadable" if verified.largest_difference is None else "sound" if verified.is_sound else "differs"
+def _outcome(difference: float | None) -> str:
+    return "unreadable" if difference is None else "sound" if difference <= CLOSE else "differs"
 
 
 def found(modules: tuple[ModuleRow, ...], query: str, order: str) -> list[ModuleRow]:

@@ -24,6 +24,7 @@ from app.domain.callers import LONGEST_LINE, check_length
 from app.domain.errors import DeskError
 from app.domain.logs import in_request
 from app.domain.settings import Settings
+from app.domain.threads import in_own_thread
 from app.domain.words import utc_now
 from app.web.rendering import ENGLISH, error_words, render
 
@@ -195,22 +196,16 @@ class ChatFlow:
         """Ask in a separate thread: the search runs while the page draws the question. If the reader has left by then,
         the answer is cancelled.
         """
-        asking: Future[AnswerStream[Answer]] = Future()
 
-        def work() -> None:
-            try:
-                stream = ask()
-            except BaseException as error:  # for a waiting reader
-                asking.set_exception(error)
-                return
+        def work() -> AnswerStream[Answer]:
+            stream = ask()
             with self._lock:
                 run.stream, ended = stream, run.stopped
             if ended:
                 stream.cancel()
-            asking.set_result(stream)
+            return stream
 
-        threading.Thread(target=in_request(work), name="asking", daemon=True).start()
-        return asking
+        return in_own_thread(in_request(work))
 
     def retry(self, conversation_id: str, reader: Reader) -> Generator[ChatView]:
         try:
