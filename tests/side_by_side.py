@@ -57,7 +57,7 @@ def pytest_runtestloop(session: pytest.Session) -> object:
 
 def hand_out(session: pytest.Session, files: Files, processes: dict[Connection, Any]) -> None:
     """Give each process the numbers of its files, and report what it sends."""
-    hook, numbers = session.config.hook, iter(range(len(files)))
+    hook, numbers, left = session.config.hook, iter(range(len(files))), len(session.items)
     while processes:
         for connection in wait(list(processes)):
             try:
@@ -73,6 +73,9 @@ def hand_out(session: pytest.Session, files: Files, processes: dict[Connection, 
             else:
                 report = hook.pytest_report_from_serializable(config=session.config, data=sent)
                 hook.pytest_runtest_logreport(report=report)
+                left -= report.when == "teardown"
+    if left and not session.shouldfail:
+        pytest.exit(f"{left} tests were not run", 1)
 
 
 def run_files(
