@@ -1,6 +1,7 @@
 """`warmdesk eval helpdesk`: facts, contradictions, labelled questions, figures; and the whole run."""
 
 import json
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -204,7 +205,13 @@ def test_a_demo_asks_the_questions_of_its_sample(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "folder"),
-    [("chinese-questions", ""), ("chinese-shop-questions", "knowledge-zh"), ("browser-questions", "knowledge")],
+    [
+        ("chinese-questions", ""),
+        ("chinese-shop-questions", "knowledge-zh"),
+        ("browser-questions", "knowledge"),
+        ("twins/knowledge", "knowledge"),
+        ("twins/login-gov", "login-gov/documents"),
+    ],
 )
 def test_shipped_questions_have_their_facts_in_their_answers_and_articles(name, folder):
     asked = read_questions(SHIPPED_DATA / f"{name}.jsonl")
@@ -213,8 +220,20 @@ def test_shipped_questions_have_their_facts_in_their_answers_and_articles(name, 
         assert holds_all(one.gold, one.facts), one.id
         assert not set(one.not_from) & set(one.articles), one.id
         for article in (*one.articles, *one.not_from) if folder else ():
-            text = (SHIPPED_DATA / folder / article).read_text("utf-8")
+            text = unescape((SHIPPED_DATA / folder / article).read_text("utf-8"))
             assert article in one.not_from or holds_all(text, one.facts), one.id
+
+
+@pytest.mark.parametrize(("name", "folder"), [("knowledge", "knowledge"), ("login-gov", "login-gov/documents")])
+def test_every_near_miss_has_an_answerable_twin_on_its_page(name, folder):
+    rows = [json.loads(line) for line in (SHIPPED_DATA / f"twins/{name}.jsonl").read_text("utf-8").splitlines()]
+    assert len(rows) == len({row["question"] for row in rows}) == 120
+    for number, (miss, twin) in enumerate(zip(rows[::2], rows[1::2], strict=True), start=1):
+        assert (miss["id"], twin["id"]) == (f"{number:02}-miss", f"{number:02}-twin")
+        assert miss["articles"] == miss["facts"] == []
+        assert twin["articles"] == [miss["about"]]
+        assert twin["facts"]
+        assert (SHIPPED_DATA / folder / miss["about"]).is_file()
 
 
 TEXT = "Returns take ten days. Keep the receipt. 退款需要五天。"
