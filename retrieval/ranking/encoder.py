@@ -106,12 +106,12 @@ class Mixture:
         if not found:
             return np.zeros(0, np.float32)
         cosines = np.concatenate([passage.whole.astype(np.float32) @ question.whole for passage in found])
-        matches = np.concatenate([_matches(question, passage) for passage in found]) @ question.weights
+        matches = np.concatenate([token_matches(question, passage) for passage in found]) @ question.weights
         logits: Vectors = (self.cosine * cosines + self.matches * matches - question.bar).astype(np.float32)
         return logits
 
 
-def _matches(question: QuestionVectors, passage: StatementVectors) -> Vectors:
+def token_matches(question: QuestionVectors, passage: StatementVectors) -> Vectors:
     """Return the best cosine of each question token in each statement, `[statements, question tokens]`."""
     best: Vectors = np.full((len(passage), len(question.tokens)), -1.0, np.float32)
     starts = np.concatenate([[0], passage.ends[:-1]]).astype(np.int64)
