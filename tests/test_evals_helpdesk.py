@@ -1,9 +1,12 @@
 """`warmdesk eval helpdesk`: facts, contradictions, labelled questions, figures; and the whole run."""
 
 import json
+from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from desks import small_desk, write_pages
 
@@ -12,6 +15,7 @@ from app.domain.answers import Outcome
 from app.domain.documents import StoredPassage
 from app.domain.errors import DeskError
 from app.domain.setting_types import SAMPLE, SHIPPED_DATA, sample_of, samples
+from app.knowledge.finder import NOTHING
 from evals.answers.contradictions import contradictions
 from evals.answers.helpdesk import JudgedAnswer, ShownAnswer, figures, markdown, measure_helpdesk
 from evals.answers.questions import (
@@ -22,6 +26,7 @@ from evals.answers.questions import (
     read_labelled,
     read_questions,
 )
+from evals.answers.replay import FILE, auc, decision_figures, kept, replay, search_once
 from retrieval.statements.grouping import Statement
 
 
@@ -43,7 +48,7 @@ def judged(
         first_ms=1.0,
         find_ms=1.0,
     )
-    return JudgedAnswer(question=question(**asked), shown=shown, added_ms=0.5)
+    return JudgedAnswer(question=question(**asked), shown=shown)
 
 
 def test_advice_from_a_page_that_must_not_be_quoted_is_harmful():
@@ -178,7 +183,7 @@ def test_a_desk_is_asked_from_end_to_end(tmp_path, arm):
         assert desk.conversations() == []
         assert desk.is_ready() == (arm == "shipped")  # search alone opens nothing that answers
     assert set(found) == {"rows", "summary"}
-    names = "id kind question outcome refused answer statements documents words first_token_ms added_ms"
+    names = "id kind question outcome refused answer statements documents words first_token_ms"
     assert list(found["rows"][0]) == names.split()
     assert found["rows"][0]["statements"]
     assert found["rows"][0]["documents"][0].endswith("pages/returns.md")
@@ -194,6 +199,51 @@ def test_a_desk_with_other_documents_is_not_measured(tmp_path):
             measure_helpdesk(desk, pages, [question()], arm="search", report=print)
 
 
+def test_a_replay_answers_as_the_desk_that_searched(tmp_path):
+    asked = [
+        question(facts=(("thirty days",),)),
+        question(id="f", question="And gift cards?", articles=("gift-cards.md",), history=(("Returns?", "30 days."),)),
+        question(id="u", question="Who is the king of Norway?", articles=(), facts=()),
+        question(id="h", question="hello", kind="smalltalk", articles=(), facts=()),
+    ]
+    pages, file = write_pages(tmp_path / "pages"), tmp_path / "found.json"
+    with small_desk(tmp_path / "desk", answer_mode="quote") as desk:
+        live = measure_helpdesk(desk, pages, asked, arm="search", report=print)
+        search_once(desk, pages, asked, file, print)
+        again = replay(file, asked, desk.settings)
+        for one, other in zip(live["rows"], again["rows"], strict=True):
+            assert one | {"first_token_ms": 0} == other | {"first_token_ms": 0}
+        same = live["summary"].keys() & again["summary"].keys()
+        assert "all_facts" in same
+        assert all(live["summary"][name] == again["summary"][name] for name in same)
+        for one in FILE.validate_json(file.read_bytes()).found:
+            assert {len(row) for row in one.matches} == {len(one.weights)}
+            assert len(one.matches) == len(one.results.statements)
+        with pytest.raises(DeskError, match="lacks 'New"):
+            replay(file, [question(id="new", question="New?")], desk.settings)
+        file.write_text("{}")
+        with pytest.raises(DeskError, match="delete it"):
+            replay(file, asked, desk.settings)
+
+
+def test_a_decision_stands_beside_its_baselines():
+    asked = [
+        question(id=f"{n}-{kind}", question=f"{kind} {n}?", facts=((str(n),),) * (kind == "twin"), articles=())
+        for n in range(20)
+        for kind in ("miss", "twin")
+    ]
+    signs = [n / 100 + (0.5 if one.is_answerable else 0.0) for n, one in enumerate(asked)]
+    found = decision_figures(asked, [replace(NOTHING, relevance=sign) for sign in signs])
+    values = {name: figure["value"] for name, figure in found.items()}
+    assert values["auc_relevance"] == values["kept_relevance"] == 1
+    assert values["auc_question_only"] == 1, "the word twin gives it away"
+    assert values["auc_word_overlap"] == 0.5
+    assert values["kept_word_overlap"] == 0, "no threshold lies between equal signs"
+    assert found["auc_relevance"]["n"] == 40
+    assert kept(np.array([0.2, 0.4, 0.6, 0.8]), np.array([0.1, 0.3, 0.5, 0.7, 0.9])) == 0.25
+    assert auc(np.array([1.0, 3.0]), np.array([0.0, 2.0])) == 0.75
+
+
 def test_a_demo_asks_the_questions_of_its_sample(tmp_path):
     for name, sample_desk in samples().items():
         assert (SHIPPED_DATA / name).is_dir()
@@ -204,7 +254,13 @@ def test_a_demo_asks_the_questions_of_its_sample(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "folder"),
-    [("chinese-questions", ""), ("chinese-shop-questions", "knowledge-zh"), ("browser-questions", "knowledge")],
+    [
+        ("chinese-questions", ""),
+        ("chinese-shop-questions", "knowledge-zh"),
+        ("browser-questions", "knowledge"),
+        ("twins/knowledge", "knowledge"),
+        ("twins/login-gov", "login-gov/documents"),
+    ],
 )
 def test_shipped_questions_have_their_facts_in_their_answers_and_articles(name, folder):
     asked = read_questions(SHIPPED_DATA / f"{name}.jsonl")
@@ -213,8 +269,20 @@ def test_shipped_questions_have_their_facts_in_their_answers_and_articles(name, 
         assert holds_all(one.gold, one.facts), one.id
         assert not set(one.not_from) & set(one.articles), one.id
         for article in (*one.articles, *one.not_from) if folder else ():
-            text = (SHIPPED_DATA / folder / article).read_text("utf-8")
+            text = unescape((SHIPPED_DATA / folder / article).read_text("utf-8"))
             assert article in one.not_from or holds_all(text, one.facts), one.id
+
+
+@pytest.mark.parametrize(("name", "folder"), [("knowledge", "knowledge"), ("login-gov", "login-gov/documents")])
+def test_every_near_miss_has_an_answerable_twin_on_its_page(name, folder):
+    rows = [json.loads(line) for line in (SHIPPED_DATA / f"twins/{name}.jsonl").read_text("utf-8").splitlines()]
+    assert len(rows) == len({row["question"] for row in rows}) == 120
+    for number, (miss, twin) in enumerate(zip(rows[::2], rows[1::2], strict=True), start=1):
+        assert (miss["id"], twin["id"]) == (f"{number:02}-miss", f"{number:02}-twin")
+        assert miss["articles"] == miss["facts"] == []
+        assert twin["articles"] == [miss["about"]]
+        assert twin["facts"]
+        assert (SHIPPED_DATA / folder / miss["about"]).is_file()
 
 
 TEXT = "Returns take ten days. Keep the receipt. 退款需要五天。"

@@ -12,6 +12,7 @@ import typer
 
 from app.cli.bench import Write, need
 from app.cli.options import Common, open_service, progress_line, takes
+from app.domain.errors import DeskError
 from app.domain.setting_types import SHIPPED_DATA
 from app.domain.settings import load_settings
 
@@ -92,20 +93,33 @@ def helpdesk(
         Literal["search", "shipped", "checked"],
         typer.Option(help="search: no language model. shipped: as configured. checked: the model's own words."),
     ] = "shipped",
+    found: Annotated[
+        Path | None,
+        typer.Option(help="Decide by the search results in this file; if it is missing, search and write it first."),
+    ] = None,
 ) -> None:
     """Measure on your documents whether answers are right, relevant and honest about missing information. The
     installation is temporary; with --data-dir it is stored and reused.
     """
     from evals.answers.helpdesk import markdown, measure_helpdesk
     from evals.answers.questions import read_questions, sample
+    from evals.answers.replay import replay, search_once
 
+    if found is not None and arm != "search":
+        raise DeskError("search results do not answer with a model: add --arm search", code="bad-option")
     questions = sample(read_questions(data), limit)
     kept = common.flags["data_dir"]
     with TemporaryDirectory(prefix="warmdesk-") if kept is None else nullcontext(kept) as folder:
         mode = "checked" if arm == "checked" else None
         settings = load_settings({**common.flags, "data_dir": folder, "answer_mode": mode}, os.environ)
-        with open_service(settings, "warmdesk eval helpdesk") as service:
-            result = measure_helpdesk(service, documents, questions, arm=arm, report=progress_line)
+        if found is None or not found.exists():
+            with open_service(settings, "warmdesk eval helpdesk") as service:
+                if found is not None:
+                    search_once(service, documents, questions, found, progress_line)
+                else:
+                    result = measure_helpdesk(service, documents, questions, arm=arm, report=progress_line)
+        if found is not None:
+            result = replay(found, questions, settings)
     common.show(result, lambda: print(markdown(result["summary"])))
 
 

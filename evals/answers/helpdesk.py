@@ -7,9 +7,7 @@ Arms: `shipped` as the settings say; `checked` the model's own words, checked (a
 by search alone, without a language model (`ask_search`).
 
 Milliseconds of a row. first_token_ms: from the question to the first words shown. Passages are already encoded. Without
-a model, the time ends when the first statement is chosen. added_ms: the time that judging and ranking statements adds
-to plain search, which is `timings_ms.retrieve` minus a plain search for the same wordings, timed right after. The
-language model's own part is first_token_ms minus retrieve.
+a model, the time ends when the first statement is chosen.
 
 Questions are answerable (a page answers them), unanswerable, or small talk. Statements, facts and contradictions are
 judged for answerable questions only, in answers that are shown as sure or unsure.
@@ -34,7 +32,6 @@ from app.desk.service import Service
 from app.domain.answers import BETWEEN, Answer, AnswerTimings, AnswerUsage, Outcome
 from app.domain.errors import DeskError
 from app.domain.setting_types import AnswerMode
-from app.knowledge.finder import wordings
 from app.storage.history import AnswerDetails, PastMessage, new_id
 from evals.answers.contradictions import contradictions
 from evals.answers.questions import CustomerQuestion, holds_all, holds_fact
@@ -169,11 +166,10 @@ _WORD = re.compile(rf"[{CHINESE_JAPANESE}]{{1,2}}|[^\s{CHINESE_JAPANESE}{_FULL_W
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedAnswer:
-    """A question and the answer shown for it. added_ms: see above."""
+    """A question and the answer shown for it."""
 
     question: CustomerQuestion
     shown: ShownAnswer
-    added_ms: float
 
     @property
     def num_words(self) -> int:
@@ -233,7 +229,6 @@ class JudgedAnswer:
             "documents": list(shown.documents),
             "words": self.num_words,
             "first_token_ms": round(shown.first_ms, 1),
-            "added_ms": round(self.added_ms, 1),
         }
 
 
@@ -243,8 +238,8 @@ def figures(judged: Sequence[JudgedAnswer]) -> dict[str, Figure]:
     dead_ends (neither all facts nor a page that has them), contradicted: of answerable questions. harmful: of questions
     that name pages that must not be quoted. answered_all_facts: of answered ones. beside_the_point: of the statements
     shown for answerable ones. smalltalk_handled: of small talk. smalltalk_mistaken: of the rest. words, first_token_ms:
-    median of answered and unsure ones. search_ms (median), search_ms_p95, added_ms (median): of all but small talk;
-    search_ms is all that happens before the language model.
+    median of answered and unsure ones. search_ms (median), search_ms_p95: of all but small talk; search_ms is all that
+    happens before the language model.
     """
     answerable = [one for one in judged if one.question.is_answerable]
     unanswerable = [one for one in judged if one.question.is_unanswerable]
@@ -275,11 +270,10 @@ def figures(judged: Sequence[JudgedAnswer]) -> dict[str, Figure]:
         "first_token_ms": middle_of([one.shown.first_ms for one in told]),
         "search_ms": middle_of([one.shown.find_ms for one in serious]),
         "search_ms_p95": middle_of([one.shown.find_ms for one in serious], 95),
-        "added_ms": middle_of([one.added_ms for one in serious]),
     }
 
 
-MEDIANS = frozenset(("words", "first_token_ms", "search_ms", "search_ms_p95", "added_ms"))  # not shares
+MEDIANS = frozenset(("words", "first_token_ms", "search_ms", "search_ms_p95"))  # not shares
 
 
 def markdown(summary: dict[str, Figure]) -> str:
@@ -318,7 +312,7 @@ def measure_helpdesk(
     """
     fill(service, documents, warm=arm != "search", report=report)
     decider = Decider(service.settings, service.finder)
-    plain_search_ms(service, questions[0])  # opens the index and the embedder
+    decider.decide(questions[0].question, [])  # opens the index and the embedder
     judged = []
     for number, question in enumerate(questions, start=1):
         shown = (
@@ -326,8 +320,7 @@ def measure_helpdesk(
             if arm == "search"
             else ask_desk(service, question.question, question.history)
         )
-        added = max(0.0, shown.find_ms - plain_search_ms(service, question))
-        judged.append(JudgedAnswer(question=question, shown=shown, added_ms=added))
+        judged.append(JudgedAnswer(question=question, shown=shown))
         report(f"{number}/{len(questions)} {judged[-1].verdict}: {question.question}")
     return {"rows": [one.row() for one in judged], "summary": figures(judged)}
 
@@ -347,13 +340,3 @@ def fill(service: Service, documents: Path, *, warm: bool, report: Callable[[str
         raise DeskError(f"{documents} has no readable document", code="no-documents")
     if warm:
         service.prepare()
-
-
-def plain_search_ms(service: Service, question: CustomerQuestion) -> float:
-    """Time search alone: embed the wordings and find their passages, without judgement."""
-    started = time.perf_counter()
-    retriever = service.search.snapshot.retriever()
-    earlier = question.history[-1][0] if question.history else None
-    queries = retriever.queries(wordings(question.question, earlier))
-    retriever.search(queries, service.settings.passages)
-    return (time.perf_counter() - started) * 1e3

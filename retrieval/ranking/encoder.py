@@ -104,7 +104,7 @@ class Mixture:
             return np.zeros(0, np.float32)
         together = _joined(found)  # one product of all is faster than one of each
         cosines = together.whole.astype(np.float32) @ question.whole
-        matches = _matches(question, together) @ question.weights
+        matches = token_matches(question, together) @ question.weights
         logits: Vectors = (self.cosine * cosines + self.matches * matches - question.bar).astype(np.float32)
         return logits
 
@@ -118,7 +118,7 @@ def _joined(passages: Sequence[StatementVectors]) -> StatementVectors:
     )
 
 
-def _matches(question: QuestionVectors, passage: StatementVectors) -> Vectors:
+def token_matches(question: QuestionVectors, passage: StatementVectors) -> Vectors:
     """Return the best cosine of each question token in each statement, `[statements, question tokens]`."""
     best: Vectors = np.full((len(passage), len(question.tokens)), -1.0, np.float32)
     starts = np.concatenate([[0], passage.ends[:-1]]).astype(np.int64)

@@ -1,0 +1,168 @@
+"""`warmdesk eval helpdesk --found FILE`: search once, then decide again in seconds.
+
+The file has the passages and the ranked statements of each question, and how well each statement matches each token of
+the question. From it the code that serves customers decides and composes, without a desk. Delete the file when the
+documents, the questions or the search change.
+
+Each sign of a decision has its AUC (the probability that an answerable question has a higher sign than an unanswerable
+one) and the share of answerable questions kept when at most `FALSE` of the unanswerable are answered. Two signs are
+baselines. question_only: logistic regression on the words of the question, out of fold; a pair (ids "1-miss", "1-twin")
+is in one fold. word_overlap: highest share of the question's words in a passage. Intervals: bootstrap over questions.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import TypeAdapter, ValidationError
+from scipy.stats import bootstrap
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GroupKFold, cross_val_predict
+from sklearn.pipeline import make_pipeline
+
+from app.answering.prepare import Decider
+from app.desk.service import Service
+from app.domain.errors import DeskError
+from app.domain.settings import Settings
+from app.knowledge import finder
+from app.knowledge.finder import Finder, SearchResults
+from evals.answers.helpdesk import NOTHING, Figure, JudgedAnswer, ask_search, figures, fill
+from evals.answers.questions import CustomerQuestion
+from retrieval.answerability import AnswerabilityClassifier, terms_of
+from retrieval.ranking.encoder import token_matches
+from retrieval.text.terms import COMMON, asked_words, stem
+
+FALSE = 0.2  # share of the unanswerable questions that may be answered
+FOLDS = 10
+
+Signs = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundQuestion:
+    """matches: cosines `[statements, question tokens]`, in the order of the results. weights: `[question tokens]`."""
+
+    question: str
+    earlier: str | None
+    results: SearchResults
+    matches: list[list[float]]
+    weights: list[float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    classifier: AnswerabilityClassifier  # with the thresholds of the desk that searched
+    found: list[FoundQuestion]
+
+
+FILE = TypeAdapter(_File)
+
+
+class FoundBefore(Finder):
+    """Finds what the file has, and nothing for any other text, such as the desk's own question for its contact page."""
+
+    def __init__(self, kept: _File) -> None:
+        self.classifier = kept.classifier
+        self.found = {(one.question, one.earlier): one.results for one in kept.found}
+
+    def find(self, question: str, *, earlier: str | None = None, **_: Any) -> SearchResults:
+        return self.found.get((question, earlier), finder.NOTHING)
+
+
+def search_once(
+    service: Service, documents: Path, questions: Sequence[CustomerQuestion], file: Path, report: Callable[[str], None]
+) -> None:
+    """Ingest the documents, search for every question, and write the results into the file."""
+    fill(service, documents, warm=False, report=report)
+    found = [_found(service, *_asked(one)) for one in questions]
+    file.write_bytes(FILE.dump_json(_File(classifier=service.finder.classifier, found=found)))
+
+
+def _found(service: Service, question: str, earlier: str | None) -> FoundQuestion:
+    results = service.finder.find(question, earlier=earlier, count=service.settings.passages)
+    asked, passages = service.statements.encoder.question(question), [one.passage for one in results.found]
+    row_of = {
+        (passage.id, statement.start, statement.end): row.round(4).tolist()
+        for passage, read in zip(passages, service.statements.of(passages), strict=True)
+        for statement, row in zip(read.statements, token_matches(asked, read.vectors), strict=True)
+    }
+    matches = [row_of[one.passage, one.start, one.end] for one in results.statements]
+    weights = asked.weights.tolist()
+    return FoundQuestion(question=question, earlier=earlier, results=results, matches=matches, weights=weights)
+
+
+def _asked(question: CustomerQuestion) -> tuple[str, str | None]:
+    return question.question, question.history[-1][0] if question.history else None
+
+
+def replay(file: Path, questions: Sequence[CustomerQuestion], settings: Settings) -> dict[str, Any]:
+    """Return rows and a summary as `measure_helpdesk` does, without times, and with the figures of the decision."""
+    try:
+        before = FoundBefore(FILE.validate_json(file.read_bytes()))
+        results = [before.found[_asked(one)] for one in questions]
+    except (OSError, ValidationError) as error:
+        raise DeskError(f"{file} has no search results of this version: delete it", code="bad-found") from error
+    except KeyError as error:
+        raise DeskError(f"{file} lacks {error.args[0][0]!r}: delete it to search again", code="bad-found") from error
+    decider = Decider(settings, before)
+    judged = [JudgedAnswer(question=one, shown=ask_search(decider, one.question, one.history)) for one in questions]
+    told = {name: figure for name, figure in figures(judged).items() if "ms" not in name.split("_")}
+    return {"rows": [one.row() for one in judged], "summary": told | decision_figures(questions, results)}
+
+
+def decision_figures(questions: Sequence[CustomerQuestion], results: Sequence[SearchResults]) -> dict[str, Figure]:
+    """Return AUC and share kept of each sign, of all questions but small talk."""
+    serious = [(one, found) for one, found in zip(questions, results, strict=True) if not one.is_small_talk]
+    answerable = np.array([one.is_answerable for one, _ in serious], bool)
+    signs = {
+        "relevance": np.array([found.relevance for _, found in serious]),
+        "question_only": question_only([one for one, _ in serious], answerable),
+        "word_overlap": np.array([word_overlap(one.question, found) for one, found in serious]),
+    }
+    return {
+        f"{name}_{sign}": _figure(measure, values[answerable], values[~answerable])
+        for name, measure in (("auc", auc), ("kept", kept))
+        for sign, values in signs.items()
+    }
+
+
+def question_only(questions: Sequence[CustomerQuestion], answerable: npt.NDArray[np.bool_]) -> Signs:
+    """Return for each question how likely it is answerable by its words alone; zeros for too few questions."""
+    pairs = [one.id.rpartition("-")[0] or one.id for one in questions]
+    if len(set(pairs)) < FOLDS or len(set(answerable)) < 2:
+        return np.zeros(len(questions))
+    model = make_pipeline(CountVectorizer(token_pattern=r"\w+|\?"), LogisticRegression(max_iter=1000))
+    folds = GroupKFold(FOLDS, shuffle=True, random_state=0)
+    texts = [one.question for one in questions]
+    found = cross_val_predict(model, texts, answerable, groups=pairs, cv=folds, method="predict_proba")
+    return np.asarray(found[:, 1], np.float64)
+
+
+def word_overlap(question: str, results: SearchResults) -> float:
+    asked = {stem(word) for word in asked_words(question)} - COMMON
+    held = (terms_of("\n".join([*one.passage.heading_path, one.passage.text])) for one in results.found)
+    return max((len(asked & terms) / len(asked) for terms in held), default=0.0) if asked else 0.0
+
+
+def auc(answerable: Signs, unanswerable: Signs) -> float:
+    above = answerable[:, None] - unanswerable
+    return float((above > 0).mean() + (above == 0).mean() / 2)
+
+
+def kept(answerable: Signs, unanswerable: Signs) -> float:
+    bar = np.sort(unanswerable)[::-1][int(FALSE * len(unanswerable))]  # the highest that must not be answered
+    return float((answerable > bar).mean())
+
+
+def _figure(measure: Callable[[Signs, Signs], float], answerable: Signs, unanswerable: Signs) -> Figure:
+    both = answerable, unanswerable
+    if min(map(len, both)) < 2:
+        return NOTHING
+    drawn = bootstrap(both, measure, n_resamples=1000, vectorized=False, method="percentile", rng=0)
+    ends = drawn.confidence_interval
+    low, value, high = (round(float(one), 4) for one in (ends.low, measure(*both), ends.high))
+    return {"value": value, "low": low, "high": high, "n": len(answerable) + len(unanswerable)}
