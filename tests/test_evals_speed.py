@@ -181,7 +181,7 @@ def test_a_plot_that_cannot_be_drawn_is_said_before_the_work(tmp_path, monkeypat
     for name in ("a.png", "nowhere/a.svg"):
         with pytest.raises(DeskError, match=r"give an \.svg file"):
             need("latency", None, tmp_path / name)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("app.cli.bench.find_spec", lambda name: None)
     with pytest.raises(DeskError, match="pip install matplotlib"):
         need("latency", None, tmp_path / "a.svg")
 

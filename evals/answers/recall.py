@@ -393,9 +393,7 @@ COLUMNS = {
 
 
 def markdown(result: dict[str, Any], command: str) -> str:
-    """Write a table: every ranker over all questions, and for each source only the product's. command: the command that
-    measures it, empty to omit it.
-    """
+    """Write a table: every ranker over all questions, and for each source only the product's."""
     sources = {row["source"] for row in result["rows"]}
     shown = [
         {key: f"{row[key]:.3f}" if key in SHARES and row[key] is not None else row[key] for key in COLUMNS}
@@ -403,6 +401,5 @@ def markdown(result: dict[str, Any], command: str) -> str:
         if row["source"] == "all" or (row["retriever"] in IN_USE and len(sources) > 2)
         if row["answerable"]
     ]
-    head = f"`{command}`: " if command else ""
     about = f"{result['documents']:,} documents, {result['passages']:,} passages, {result['vectors']:,} vectors"
-    return f"{head}{about}; {result['embedder']}; {result['machine']}.\n\n{table(shown, COLUMNS)}"
+    return f"`{command}`: {about}; {result['embedder']}; {result['machine']}.\n\n{table(shown, COLUMNS)}"
