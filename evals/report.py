@@ -1,19 +1,16 @@
-"""Publish results as sections of Markdown pages, tables and plots; read files of questions in JSON lines.
+"""Publish results as sections of Markdown pages, tables and plots.
 
 Plots are SVG files and need matplotlib. Lines differ in colour and marker; the colours by Okabe and Ito are also clear
 to colour-blind people. Out of scope: the figures themselves.
 """
 
-import gzip
-import json
 import os
 import platform
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -195,26 +192,3 @@ def draw_gpu(result: dict[str, Any], file: Path) -> bool:
         write_in_full(axes.xaxis)
         add_legend(axes)
     return True
-
-
-T = TypeVar("T")
-
-
-def read_json_lines(file: Path, parse: Callable[[Any], T], what: str, code: str) -> list[T]:
-    """Parse every line that is not blank. Raises DeskError: `code` for a line that is not a `what`, with its number and
-    the error of `parse`; no-such-file.
-    """
-    found, number = [], 0
-    try:
-        with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as lines:
-            for line in lines:
-                number += 1
-                if line.strip():
-                    found.append(parse(json.loads(line)))
-    except FileNotFoundError as error:
-        raise DeskError(f"{file}: {error.strerror}", code="no-such-file") from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise DeskError(f"{file} cannot be read: {error}", code=code) from error
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:
-        raise DeskError(f"{file}, line {number} is not a {what} ({error!r})", code=code) from error
-    return found
