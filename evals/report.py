@@ -1,20 +1,16 @@
-"""Publish results as sections of Markdown pages, tables and plots; read files of questions in JSON lines.
+"""Publish results as sections of Markdown pages, tables and plots.
 
 Plots are SVG files and need matplotlib. Lines differ in colour and marker; the colours by Okabe and Ito are also clear
 to colour-blind people. Out of scope: the figures themselves.
 """
 
-import gzip
-import importlib.util
-import json
 import os
 import platform
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -89,11 +85,6 @@ LINES = (
 Rows = Sequence[dict[str, Any]]
 
 
-def need_plots() -> None:
-    if importlib.util.find_spec("matplotlib") is None:
-        raise DeskError("plots need matplotlib: pip install matplotlib", code="no-matplotlib")
-
-
 @contextmanager
 def drawn(file: Path, panels: int = 1) -> "Iterator[list[Axes]]":
     """Yield axes in a row, and write them to an SVG file. Equal figures make equal files."""
@@ -112,9 +103,13 @@ def drawn(file: Path, panels: int = 1) -> "Iterator[list[Axes]]":
 
 
 def add_lines(axes: "Axes", rows: Rows, names: Iterable[str], *, name: str, x: str, y: str) -> None:
-    """Draw a line for each name in the field `name` that has rows. x, y: their fields. The first line is wide, so that
-    it is visible under an equal one.
+    """Draw a line for each name in the field `name` that has rows. x, y: their fields; x is logarithmic, with a tick
+    for each value. The first line is wide, so that it is visible under an equal one.
     """
+    axes.set_xscale("log")
+    axes.xaxis.set_ticks(sorted({row[x] for row in rows}), minor=False)
+    axes.xaxis.set_ticks([], minor=True)
+    write_in_full(axes.xaxis)
     for i, (line, (colour, marker, style)) in enumerate(zip(names, cycle(LINES), strict=False)):
         points = sorted((row[x], row[y]) for row in rows if row[name] == line)
         if not points:
@@ -134,23 +129,15 @@ def in_order(rows: Rows, name: str) -> list[str]:
     return list(dict.fromkeys(row[name] for row in rows))
 
 
-def tick_at(axis: Any, values: Iterable[int]) -> None:
-    axis.set_ticks(sorted(set(values)), minor=False)
-    axis.set_ticks([], minor=True)
-    write_in_full(axis)
-
-
 def write_in_full(axis: Any) -> None:
     axis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
 def draw_eviction(result: dict[str, Any], file: Path) -> None:
-    rows = result["rows"]
+    rows = [{**row, "hit_rate": 100 * row["hit_rate"]} for row in result["rows"]]
     with drawn(file) as (axes,):
-        percent = [{**row, "hit_rate": 100 * row["hit_rate"]} for row in rows]
-        add_lines(axes, percent, in_order(rows, "policy"), name="policy", x="budget", y="hit_rate")
-        axes.set(xscale="log", xlabel="room for modules", ylabel="hits, % of uses")
-        tick_at(axes.xaxis, (row["budget"] for row in rows))
+        add_lines(axes, rows, in_order(rows, "policy"), name="policy", x="budget", y="hit_rate")
+        axes.set(xlabel="room for modules", ylabel="hits, % of uses")
         add_legend(axes)
 
 
@@ -160,8 +147,7 @@ def draw_throughput(result: dict[str, Any], file: Path) -> None:
     with drawn(file, panels=2) as panels:
         for axes, (field, label) in zip(panels, labels.items(), strict=True):
             add_lines(axes, rows, in_order(rows, "arm"), name="arm", x="clients", y=field)
-            axes.set(xscale="log", xlabel="clients at once", ylabel=label)
-            tick_at(axes.xaxis, (row["clients"] for row in rows))
+            axes.set(xlabel="clients at once", ylabel=label)
         panels[0].set_ylim(bottom=0)
         panels[1].set_yscale("log")
         write_in_full(panels[1].yaxis)
@@ -179,9 +165,8 @@ def draw_latency(result: dict[str, Any], file: Path) -> None:
             if axes is not panels[0]:
                 axes.sharey(panels[0])
             add_lines(axes, own, arms, name="arm", x="document_tokens", y="ttft_ms_min")
-            axes.set(xscale="log", yscale="log", title=f"{model}, threads: {threads}")
+            axes.set(yscale="log", title=f"{model}, threads: {threads}")
             axes.set(xlabel="document tokens", ylabel="first token, ms")
-            tick_at(axes.xaxis, (row["document_tokens"] for row in own))
             write_in_full(axes.yaxis)
         add_legend(panels[0])
 
@@ -207,26 +192,3 @@ def draw_gpu(result: dict[str, Any], file: Path) -> bool:
         write_in_full(axes.xaxis)
         add_legend(axes)
     return True
-
-
-T = TypeVar("T")
-
-
-def read_json_lines(file: Path, parse: Callable[[Any], T], what: str, code: str) -> list[T]:
-    """Parse every line that is not blank. Raises DeskError: `code` for a line that is not a `what`, with its number and
-    the error of `parse`; no-such-file.
-    """
-    found, number = [], 0
-    try:
-        with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as lines:
-            for line in lines:
-                number += 1
-                if line.strip():
-                    found.append(parse(json.loads(line)))
-    except FileNotFoundError as error:
-        raise DeskError(f"{file}: {error.strerror}", code="no-such-file") from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise DeskError(f"{file} cannot be read: {error}", code=code) from error
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:
-        raise DeskError(f"{file}, line {number} is not a {what} ({error!r})", code=code) from error
-    return found

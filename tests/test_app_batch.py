@@ -53,14 +53,14 @@ def test_lines_of_every_kind_are_read(tmp_path):
     ("text", "message"),
     [
         ("", "has no questions"),
-        ("{}", "line 1: write "),
-        ('"fine"\nnot json', "line 2: write "),
-        ('{"question": 7}', "line 1: write "),
-        ('{"question": "x", "history": ["y"]}', "line 1: write "),
-        ('{"question": "x", "history": ["ab"]}', "line 1: write "),
-        ('{"question": "x", "history": [["a", 7]]}', "line 1: write "),
-        ("[1]", "line 1: write "),
-        ("[" * 100_000, "line 1: write "),
+        ("{}", "line 1 is not a question: write "),
+        ('"fine"\nnot json', "line 2 is not a question: write "),
+        ('{"question": 7}', "line 1 is not a question: write "),
+        ('{"question": "x", "history": ["y"]}', "line 1 is not a question: write "),
+        ('{"question": "x", "history": ["ab"]}', "line 1 is not a question: write "),
+        ('{"question": "x", "history": [["a", 7]]}', "line 1 is not a question: write "),
+        ("[1]", "line 1 is not a question: write "),
+        ("[" * 100_000, "line 1 is not a question: write "),
     ],
 )
 def test_a_bad_file_is_one_clear_line(text, message, tmp_path):

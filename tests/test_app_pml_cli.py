@@ -151,7 +151,7 @@ def test_advice_on_a_prompt_with_and_without_its_schema(run, tmp_path):
 def test_lines_of_prompts_end_where_json_lines_end(run, tmp_path):
     file = write(tmp_path, "l.jsonl", '"one\u2028two"\n"three\u0085four"\n' + "<!--" * 10_000 + "\n")
     status, _, err = run("advise", file, "--tokenizer", "words")
-    assert (status, "line 3: each line is" in err) == (1, True)
+    assert (status, "line 3 is not a prompt: each line is" in err) == (1, True)
     for beginning in ("<!--" * 50_000, "<!-- -->\n" * 30_000):
         file = write(tmp_path, "t.txt", beginning)
         assert run("advise", file, "--tokenizer", "words")[0] == 0

@@ -193,13 +193,13 @@ def test_rows_of_plain_and_compressed_files(tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('{"title": "x"}', "line 1: title, context and qas"),
-        ('{"title": "x", "context": "y", "qas": ["z"]}', "line 1: qas is a list of objects with a question"),
+        ('{"title": "x"}', "line 1 is not a document .*title, context and qas"),
+        ('{"title": "x", "context": "y", "qas": ["z"]}', "line 1 is .*qas is a list of objects with a question"),
         (
             '{"title": "x", "context": "y", "qas": [{"question": "z", "answers": {"text": ["y"]}}]}',
-            "line 1: answers of a question are a list of texts",
+            "line 1 is not a document .*answers of a question are a list of texts",
         ),
-        ("{", "cannot be read"),
+        ("{", "line 1 is not a document"),
     ],
 )
 def test_rows_that_cannot_be_trained_on_are_named(tmp_path, text, says):
@@ -208,9 +208,9 @@ def test_rows_that_cannot_be_trained_on_are_named(tmp_path, text, says):
     with pytest.raises(DeskError, match=says) as caught:
         list(read_rows([file]))
     assert str(file) in str(caught.value)
-    (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(random.Random(0).randbytes(999))[:500])
-    for name in ("none.jsonl", "cut.jsonl.gz"):
-        with pytest.raises(DeskError, match=f"{name} cannot be read"):
+    (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(random.Random(0).randbytes(999).hex().encode())[:500])
+    for name, why in (("none.jsonl", "No such file"), ("cut.jsonl.gz", "cannot be read")):
+        with pytest.raises(DeskError, match=f"{name}.*{why}"):
             list(read_rows([tmp_path / name]))
 
 

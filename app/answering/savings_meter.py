@@ -65,11 +65,8 @@ class SavingsMeter:
 
     def clear(self) -> None:
         """Remove the waiting prompts, because they may contain text that must be deleted."""
-        while True:
-            try:
-                self._sampled.get_nowait()
-            except queue.Empty:
-                return
+        with self._sampled.mutex:
+            self._sampled.queue.clear()
 
     def consider(self, sampled: Sampled) -> None:
         """Sample this answer at random to recompute it later. If the queue is full, it is skipped."""

@@ -1,6 +1,7 @@
 """The commands that measure speed and memory with `evals`: `bench ...`."""
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -63,14 +64,15 @@ def publish(
 
 def need(section: str, write: Path | None, plot: Path | None = None) -> None:
     """Raise DeskError before the work starts if its table or plot cannot be written."""
-    from evals.report import need_plots, read_section
+    from evals.report import read_section
 
     if write is not None:
         read_section(write, section)
     if plot is not None:
         if plot.suffix != ".svg" or not plot.absolute().parent.is_dir():
             raise DeskError(f"--plot {plot}: give an .svg file in a folder that exists", code="usage")
-        need_plots()
+        if find_spec("matplotlib") is None:
+            raise DeskError("plots need matplotlib: pip install matplotlib", code="no-matplotlib")
 
 
 @bench.command()

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from app.cli.bench import Write, need
+from app.cli.bench import Write, need, publish
 from app.cli.options import Common, open_service, progress_line, takes
 from app.domain.errors import DeskError
 from app.domain.setting_types import SHIPPED_DATA
@@ -147,7 +147,6 @@ def recall(
 ) -> None:
     """Measure whether search finds the right document, and recognises that there is none."""
     from evals.answers.recall import markdown, measure_recall
-    from evals.report import write_section
     from retrieval.search.embedding import SentenceEmbedder
 
     need("recall", write)
@@ -161,12 +160,10 @@ def recall(
         distractors=distractors or (),
         num_distractors=num_distractors,
     )
-    if write is not None:
-        command = f"warmdesk eval recall --data {data.name}"
-        command += "".join(f" --distractors {file.name}" for file in distractors or ())
-        command += "" if num_distractors is None else f" --num-distractors {num_distractors}"
-        write_section(write, "recall", markdown(result, command))
-    common.show(result, lambda: print(markdown(result, "")))
+    command = f"warmdesk eval recall --data {data.name}"
+    command += "".join(f" --distractors {file.name}" for file in distractors or ())
+    command += "" if num_distractors is None else f" --num-distractors {num_distractors}"
+    publish(common, result, "recall", markdown, command, write)
 
 
 @commands.command("calibrate-search")

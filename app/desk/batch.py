@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
+from msgspec import Struct, convert
 
 from app.domain.answers import Answer
 from app.domain.callers import LONGEST_PAST, check_length
 from app.domain.errors import DeskError
+from app.domain.json_lines import read_json_lines
 from app.domain.words import one_line
 from app.storage.history import PastMessage
 from cache.errors import CacheError
@@ -46,30 +47,25 @@ class BatchQuestion:
     past: tuple[PastMessage, ...]
 
 
+NEEDED = 'write {"question": text} on each line, optionally with "id" and "history" ([[question, answer], ...])'
+
+
 def read_questions(file: Path) -> list[BatchQuestion]:
     """Read JSON lines: `question`, optionally `id` and `history` ([[question, answer], ...]). Raises DeskError."""
-    lines = read_text(file).split("\n")  # not splitlines: a JSON string may contain other line separators
-    questions = [_read_question(line, number, file) for number, line in enumerate(lines, start=1) if line.strip()]
+    read = read_json_lines(file, lambda row: convert(row, str | _Line), f"question: {NEEDED}", "bad-question-line")
+    questions = [_question(row, number) for number, row in read.items()]
     if not questions:
         raise DeskError(f"{file} has no questions: write one JSON object a line", code="batch-empty")
     return questions
 
 
-class _Line(msgspec.Struct):
+class _Line(Struct):
     question: str
     id: Any = None
     history: list[tuple[str, str]] | None = None
 
 
-def _read_question(line: str, number: int, file: Path) -> BatchQuestion:
-    try:
-        read = msgspec.convert(json.loads(line), str | _Line)
-    except (ValueError, RecursionError) as error:
-        raise DeskError(
-            f'{file}, line {number}: write {{"question": text}} on each line, optionally with "id" and "history" '
-            "([[question, answer], ...])",
-            code="bad-question-line",
-        ) from error
+def _question(read: str | _Line, number: int) -> BatchQuestion:
     row = _Line(question=read) if isinstance(read, str) else read
     past = [
         PastMessage(role=role, text=text)

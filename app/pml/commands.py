@@ -13,7 +13,6 @@ longest passages that a prompt can hold. Warmdesk itself places passages without
 schema has the same knowledge at fixed places, for prompts written by hand.
 """
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -26,6 +25,7 @@ from app.desk.batch import read_text
 from app.desk.output import usage_json
 from app.domain.callers import PML_TENANT
 from app.domain.errors import DeskError
+from app.domain.json_lines import read_json_lines
 from app.domain.settings import Settings
 from app.knowledge.prompts import PassageText, passage_text
 from app.storage.library import Library
@@ -158,7 +158,8 @@ def advice_for(file: Path, registry: Registry, schema_file: Path | None = None) 
     elif beginning.startswith("<schema") or file.suffix == ".pml":
         kind, advice = "schema", advise_schema(laid_out(file, registry))
     elif file.suffix == ".jsonl":
-        kind, advice = "prompts", advise_prompts(prompts_of(text, file), registry.tokenizer)
+        prompts = [*read_json_lines(file, prompt_of, f"prompt: {NEEDED}", "bad-prompt-line").values()]
+        kind, advice = "prompts", advise_prompts(prompts, registry.tokenizer)
     else:
         kind, advice = "text", advise_text(text, registry.tokenizer)
     schema = None if schema_file is None else str(schema_file)
@@ -170,24 +171,14 @@ def laid_out(file: Path, registry: Registry) -> Layout:
     return named(file, lambda: registry.lay_out(schema))
 
 
-def prompts_of(text: str, file: Path) -> list[str]:
-    """Read JSON lines: a string, {"prompt": text} or {"messages": [{"role", "content"}]}. Raises DeskError."""
-    prompts: list[str] = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-            if isinstance(row, dict) and "messages" in row:
-                row = "".join(f"{message['role']}: {message['content']}\n" for message in row["messages"])
-            elif isinstance(row, dict):
-                row = row["prompt"]
-            if not isinstance(row, str):
-                raise TypeError
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise DeskError(f"{file}, line {number}: {NEEDED}", code="bad-prompt-line") from error
-        prompts.append(row)
-    return prompts
+def prompt_of(row: Any) -> str:
+    if isinstance(row, dict) and "messages" in row:
+        row = "".join(f"{message['role']}: {message['content']}\n" for message in row["messages"])
+    elif isinstance(row, dict):
+        row = row["prompt"]
+    if not isinstance(row, str):
+        raise TypeError("no text")
+    return row
 
 
 NAME = "desk"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import islice
+from itertools import islice, starmap
 from typing import cast
 from uuid import uuid4
 
@@ -140,10 +140,6 @@ def turn(row: MessageRow, unanswered: Unanswered | None) -> Turn:
     )
 
 
-def _marks(row: CitationRow) -> tuple[Mark, ...]:
-    return tuple(Mark(*numbers) for numbers in row.marks)
-
-
 def _answer(row: MessageRow) -> Answer:
     assert row.usage is not None, "written in one transaction"
     assert row.timings is not None
@@ -151,7 +147,7 @@ def _answer(row: MessageRow) -> Answer:
         Answer,
         message_id=row.id,
         answer=row.text,
-        citations=tuple(citation.to(Citation, marks=_marks(citation)) for citation in row.citations),
+        citations=tuple(one.to(Citation, marks=tuple(starmap(Mark, one.marks))) for one in row.citations),
         usage=row.usage.to(AnswerUsage),
         modules=tuple(module.to(UsedModule) for module in row.modules),
         timings=row.timings.to(AnswerTimings),

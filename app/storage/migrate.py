@@ -137,14 +137,6 @@ def migrate(connection: Connection, name: str) -> None:
     context.stamp(_scripts(REVISIONS), "head")
 
 
-def table_differences(connection: Connection) -> list[object]:
-    """Return the changes that Alembic would make so that the database matches `tables`."""
-    from alembic.autogenerate import compare_metadata
-    from alembic.runtime.migration import MigrationContext
-
-    return list(compare_metadata(MigrationContext.configure(connection), Base.metadata))
-
-
 @cache
 def _scripts(folder: Path) -> "ScriptDirectory":
     from alembic.script import ScriptDirectory

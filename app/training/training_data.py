@@ -7,19 +7,16 @@ example does not contain, and questions marked as unanswerable, are answered by 
 training. An example depends only on the seed and its number, so training can continue after an interruption.
 """
 
-import gzip
 import hashlib
-import json
 import random
 import re
-import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from app.domain.errors import DeskError
+from app.domain.json_lines import read_json_lines
 from app.knowledge.prompts import PassageText, PromptBuilder, passage_text, question_text
 from app.storage.library import Library
 from cache.memory.keys import digest
@@ -31,27 +28,17 @@ from retrieval.text.sentences import sentences
 
 def read_rows(files: Iterable[Path]) -> Iterator[dict[str, Any]]:
     for file in files:
-        try:
-            with (gzip.open if file.suffix == ".gz" else open)(file, "rt", encoding="utf-8") as lines:
-                for number, line in enumerate(lines, start=1):
-                    if not line.strip():
-                        continue
-                    row = json.loads(line)
-                    if wrong := row_error(row):
-                        raise DeskError(f"{file}, line {number}: {wrong}", code="bad-row")
-                    yield row
-        except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
-            raise DeskError(f"{file} cannot be read: {error}", code="bad-file") from error
+        yield from read_json_lines(file, checked_row, "document", "bad-row").values()
 
 
-def row_error(row: Any) -> str:
+def checked_row(row: Any) -> dict[str, Any]:
     if not isinstance(row, dict) or not {"title", "context", "qas"} <= row.keys():
-        return "title, context and qas are needed"
+        raise ValueError("title, context and qas are needed")
     if not isinstance(row["qas"], list) or not all(isinstance(qa, dict) and "question" in qa for qa in row["qas"]):
-        return "qas is a list of objects with a question"
+        raise ValueError("qas is a list of objects with a question")
     if not all(isinstance(qa.get("answers"), list) for qa in row["qas"]):
-        return "answers of a question are a list of texts, empty if the document has none"
-    return ""
+        raise ValueError("answers of a question are a list of texts, empty if the document has none")
+    return row
 
 
 WORD = re.compile(r"\w+")

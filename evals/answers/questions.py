@@ -28,7 +28,7 @@ from typing import Any
 
 from app.domain.documents import StoredPassage
 from app.domain.errors import DeskError
-from evals.report import read_json_lines
+from app.domain.json_lines import read_json_lines
 from retrieval.statements.grouping import Statement
 from retrieval.text.terms import CHINESE_JAPANESE, words
 
@@ -123,7 +123,7 @@ class CustomerQuestion:
 
 
 def read_questions(file: Path) -> list[CustomerQuestion]:
-    found = read_json_lines(file, _question, "question", "bad-questions")
+    found = [*read_json_lines(file, _question, "question", "bad-questions").values()]
     if not found:
         raise DeskError(f"{file} has no questions", code="bad-questions")
     return found
@@ -197,7 +197,7 @@ class LabelledQuestion:
 
 def read_labelled(file: Path) -> list[LabelledQuestion]:
     rows = read_json_lines(file, lambda row: [*_labelled(row)], "question", "bad-questions")
-    return [question for row in rows for question in row]
+    return [question for row in rows.values() for question in row]
 
 
 def _labelled(row: dict[str, Any]) -> Iterator[LabelledQuestion]:

@@ -26,11 +26,12 @@ import numpy as np
 
 from app.desk.calibration import find_classifier, find_ranker
 from app.domain.errors import DeskError
+from app.domain.json_lines import read_json_lines
 from app.domain.settings import Settings
 from app.knowledge.finder import wordings
 from cache.model.loading import load_tokenizer
 from cache.prompt.parts import Text
-from evals.report import describe_machine, percentile, read_json_lines, table
+from evals.report import describe_machine, percentile, table
 from retrieval.answerability import FoundPassageText, judge
 from retrieval.documents import Block, Document, Passage, content_hash, split, with_headings
 from retrieval.errors import UnreadableDocument
@@ -84,7 +85,7 @@ def read_questions(file: Path, leave_out: frozenset[str]) -> tuple[list[Question
     """Read questions, and their documents if the file has them. leave_out: sources to skip. Raises DeskError."""
     questions: list[Question] = []
     documents: dict[str, Document] = {}
-    for row in read_json_lines(file, _checked, "question", "bad-row"):
+    for row in read_json_lines(file, _checked, "question", "bad-row").values():
         if "article" in row:
             questions.append(_about_article(row))
             continue
@@ -393,9 +394,7 @@ COLUMNS = {
 
 
 def markdown(result: dict[str, Any], command: str) -> str:
-    """Write a table: every ranker over all questions, and for each source only the product's. command: the command that
-    measures it, empty to omit it.
-    """
+    """Write a table: every ranker over all questions, and for each source only the product's."""
     sources = {row["source"] for row in result["rows"]}
     shown = [
         {key: f"{row[key]:.3f}" if key in SHARES and row[key] is not None else row[key] for key in COLUMNS}
@@ -403,6 +402,5 @@ def markdown(result: dict[str, Any], command: str) -> str:
         if row["source"] == "all" or (row["retriever"] in IN_USE and len(sources) > 2)
         if row["answerable"]
     ]
-    head = f"`{command}`: " if command else ""
     about = f"{result['documents']:,} documents, {result['passages']:,} passages, {result['vectors']:,} vectors"
-    return f"{head}{about}; {result['embedder']}; {result['machine']}.\n\n{table(shown, COLUMNS)}"
+    return f"`{command}`: {about}; {result['embedder']}; {result['machine']}.\n\n{table(shown, COLUMNS)}"

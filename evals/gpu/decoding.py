@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 
@@ -54,15 +54,7 @@ def measure_shared(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
     floor = subject.cost.decode_rate(
         session.floor.own, conversations=count, seen=stored + half, stored=stored + count * half
     )
-    row = plan.line(
-        session,
-        value=median(rates),
-        best=max(rates),
-        unit="tokens/s",
-        runs=len(rates),
-        floor=floor,
-        note="the rate of continuous batching was not measured",
-    )
+    row = rate_line(session, plan, rates, floor=floor, note="the rate of continuous batching was not measured")
     yield row.judged(plan.goal)
     same = [token_ids(documents.plan(prompt.spans[-1].tokens, documents.modules)) for prompt in prompts]
     room = room_for_batching(session, subject, same)
@@ -93,9 +85,7 @@ def measure_alone(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
     yield alone_row(session, plan, subject, alone_rates(session, subject)).judged(plan.goal)
     prompt, answer = token_ids(session.prompt(subject)), session.sizes.answer
     theirs = repeated(lambda: subject.peer.decode_rate(prompt, answer), 3, session.share, warm_up=1)
-    yield plan.line(
-        session, what="the same by transformers, generate", value=median(theirs), best=max(theirs), unit="tokens/s"
-    )
+    yield rate_line(session, plan, theirs, what="the same by transformers, generate")
 
 
 def alone_rates(session: Session, subject: OpenedModel) -> Times:
@@ -108,14 +98,12 @@ def alone_rates(session: Session, subject: OpenedModel) -> Times:
 
 def alone_row(session: Session, plan: RowPlan, subject: OpenedModel, rates: Times) -> GpuRow:
     seen = session.sizes.cached + session.sizes.question + session.sizes.answer // 2
-    return plan.line(
-        session,
-        value=median(rates),
-        best=max(rates),
-        unit="tokens/s",
-        runs=len(rates),
-        floor=subject.cost.decode_rate(session.floor.own, conversations=1, seen=seen, stored=seen),
-    )
+    floor = subject.cost.decode_rate(session.floor.own, conversations=1, seen=seen, stored=seen)
+    return rate_line(session, plan, rates, floor=floor)
+
+
+def rate_line(session: Session, plan: RowPlan, rates: Times, **fields: Any) -> GpuRow:
+    return plan.line(session, value=median(rates), best=max(rates), unit="tokens/s", runs=len(rates), **fields)
 
 
 def shared_documents(session: Session, subject: OpenedModel) -> RandomDocuments:

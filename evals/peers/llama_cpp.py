@@ -77,13 +77,12 @@ SAMPLING = {"samplers": ["top_k", "temperature"], "temperature": TEMPERATURE, "t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedAnswer:
-    """One answer. ttft_s, total_s: seconds from the question, at the client. decode_tokens_per_s: by the server,
-    without HTTP. cached_tokens: tokens of the prompt that were not computed.
+    """One answer. ttft_s, total_s: seconds from the question, at the client. cached_tokens: tokens of the
+    prompt that were not computed.
     """
 
     ttft_s: float
     total_s: float
-    decode_tokens_per_s: float
     cached_tokens: int
 
 
@@ -140,12 +139,7 @@ class LlamaServer(AbstractContextManager["LlamaServer"]):
             raise DeskError(f"llama.cpp refused a request: {lines[0].decode()}", code="peer")
         last = [line for line in lines if line.startswith(b"data: {")][-1]
         timings = json.loads(last.removeprefix(b"data: "))["timings"]
-        return ServedAnswer(
-            ttft_s=ttft,
-            total_s=total,
-            decode_tokens_per_s=timings["predicted_per_second"],
-            cached_tokens=timings["cache_n"],
-        )
+        return ServedAnswer(ttft_s=ttft, total_s=total, cached_tokens=timings["cache_n"])
 
     def _wait(self) -> None:
         end = time.monotonic() + START_S

@@ -24,6 +24,7 @@ import psutil
 
 from app.domain.errors import DeskError
 from evals.report import describe_machine, percentile, table
+from evals.speed.floor import wall_seconds
 
 WARMDESK: Final = str(Path(sys.executable).with_name("warmdesk"))
 KILLED_AFTER_S: Final = (15, 30)
@@ -52,7 +53,7 @@ def measure_desk(
         seconds_taken = time.perf_counter() - began
         add("passages indexed, whole command", "a second", figure=ingested["passages"] / seconds_taken)
         for command in (*COMMANDS, ("ask", questions[0])):
-            times = [timed(partial(warmdesk, *command, folder=folder)) for _ in range(repeats)]
+            times = [wall_seconds(partial(warmdesk, *command, folder=folder)) for _ in range(repeats)]
             add(f"warmdesk {command[0]}", "s", figure=min(times), median=statistics.median(times))
         key = warmdesk("keys", "create", "bench", "--scope", "chat,admin", "--json", folder=folder)["key"]
         with served(folder, key) as desk:
@@ -72,12 +73,6 @@ def measure_desk(
         "questions": len(questions),
         "rows": rows,
     }
-
-
-def timed(run: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    run()
-    return time.perf_counter() - began
 
 
 def warmdesk(*arguments: str, folder: Path) -> Any:

@@ -24,13 +24,14 @@ from typing import Any
 import torch
 
 from app.domain.errors import DeskError
+from app.domain.json_lines import read_json_lines
 from cache.memory.arena import Arena, KVShape
 from cache.memory.device import CacheEntry
 from cache.memory.keys import PUBLIC_TENANT
 from cache.memory.store import Store
 from cache.prompt.plan import Segment
 from evals.peers.random_prompts import Zipf
-from evals.report import describe_machine, read_json_lines, table
+from evals.report import describe_machine, table
 
 MODULE_TOKENS = 8
 PASSAGES = 4
@@ -116,7 +117,8 @@ def draw_trace(modules: int, requests: int, exponent: float, *, changes: int = 0
 
 def read_trace(file: Path) -> Trace:
     wanted = 'trace: write one JSON object {"modules": [name, ...]} a line'
-    trace = read_json_lines(file, lambda row: [str(name) for name in dict.fromkeys(row["modules"])], wanted, "bad-file")
+    read = read_json_lines(file, lambda row: [str(name) for name in dict.fromkeys(row["modules"])], wanted, "bad-file")
+    trace = [*read.values()]
     if not any(trace):
         raise DeskError(f"{file} contains no modules", code="bad-file")
     return Trace(trace)
