@@ -119,9 +119,10 @@ def test_stop_keeps_what_was_written(flow, desk):
 
 
 def test_the_desk_searches_while_the_page_draws_and_may_be_left_meanwhile(flow, desk, monkeypatch):
-    begun, go_on, ask_desk, before = threading.Event(), threading.Event(), desk.ask, threading.enumerate()
+    begun, go_on, ask_desk, asking = threading.Event(), threading.Event(), desk.ask, []
 
     def slow(*args: Any, **options: Any) -> Any:
+        asking.append(threading.current_thread())
         begun.set()
         go_on.wait(10)
         return ask_desk(*args, **options)
@@ -132,9 +133,8 @@ def test_the_desk_searches_while_the_page_draws_and_may_be_left_meanwhile(flow, 
     assert begun.wait(10)
     views.close()
     assert not desk.streams
-    [asking] = [thread for thread in threading.enumerate() if thread not in before]
     go_on.set()
-    asking.join(10)
+    asking[0].join(10)
     assert desk.streams[0].cancelled.is_set()
 
 

@@ -107,7 +107,9 @@ def test_deleting_a_conversation_leaves_nothing(history, database, tmp_path):
     care.delete_conversation(gone)
     care.purge(datetime.now(UTC))
     care.delete_conversation(gone)  # not there any more: no error
-    assert row_counts(database) | {"conversations": 2} == before
+    left = row_counts(database)
+    del left["tallies"], before["tallies"]  # numbers of each minute
+    assert left | {"conversations": 2} == before
     assert history.turns(gone) == []
     assert not any(b"4929-1111" in file.read_bytes() for file in tmp_path.iterdir())
 

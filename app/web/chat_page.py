@@ -256,8 +256,8 @@ def build_chat(desk: Service, limits: QuestionLimits, settings: Settings) -> gr.
         transcript.retry(retried, [open_id], shown, **answers)
         transcript.edit(edited, [open_id], shown, **direct)
         verdict = transcript.verdict(judged, None, None, trigger_mode="multiple", **direct)  # a reason follows at once
-        reading.connect(open_id, shown)
         handoff.connect(open_id, transcript, shown, verdict)
+        reading.connect(open_id, shown)
         side.open(clicked, [open_id], shown, **direct)
         side.find(searched, [open_id], shown, **direct)
         listed.open(clicked, [open_id], shown, **direct)

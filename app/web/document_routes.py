@@ -20,6 +20,7 @@ from urllib.parse import quote
 
 from fastapi import Body, FastAPI, Request
 from fastapi.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from app.access.identity import caller_of
 from app.desk.output import ingest_json
@@ -43,6 +44,20 @@ FAILED = "something went wrong on our side; the server's log has more"
 
 class ClientLeft(Exception):
     """Ends the work for a client that has disconnected."""
+
+
+class Events(StreamingResponse):
+    """Lines of JSON, and a sign that the client has them all or has disconnected."""
+
+    def __init__(self, lines: Iterator[str], has_left: threading.Event) -> None:
+        super().__init__(lines, media_type="application/x-ndjson")
+        self._has_left = has_left
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:  # the lines of a client that disconnects are closed only by a garbage collection
+            self._has_left.set()
 
 
 def events(
@@ -79,15 +94,12 @@ def events(
 
     def lines() -> Iterator[str]:
         event: dict[str, Any] = {"stage": ""}
-        try:
-            while "stage" in event:
-                event = waiting.get()
-                yield json.dumps(event) + "\n"
-        finally:
-            has_left.set()
+        while "stage" in event:
+            event = waiting.get()
+            yield json.dumps(event) + "\n"
 
     threading.Thread(target=in_request(run), name="documents", daemon=True).start()
-    return StreamingResponse(lines(), media_type="application/x-ndjson")
+    return Events(lines(), has_left)
 
 
 _PIECE = 1 << 16
