@@ -249,6 +249,7 @@ def test_a_demo_asks_the_questions_of_its_sample(tmp_path):
         assert (SHIPPED_DATA / name).is_dir()
         assert sample_of(SHIPPED_DATA / name) == sample_desk
         assert len(sample_desk.examples) == MOST
+        assert all((SHIPPED_DATA / name / page).is_file() for page in sample_desk.examples.values())
     assert sample_of(tmp_path / "knowledge-zh") == samples()[SAMPLE]
 
 

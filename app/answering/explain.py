@@ -6,7 +6,7 @@ stored.
 """
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from app.answering.curated import CuratedAnswers
@@ -31,9 +31,11 @@ class ExampleQuestions:
         self,
         headings: Callable[[], Headings],
         answered_from: Callable[[str], str | None],
-        offered: Callable[[], Sequence[str]] = tuple,
+        offered: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        """offered: questions that are tried instead of headings, if there are some; they may be answered anywhere."""
+        """offered: questions that are tried instead of headings, if there are some, and the end of the path of the
+        document that answers each. From other documents, before that one is read, the answer may be a wrong one.
+        """
         self._headings, self._answered_from, self._offered = headings, answered_from, offered
         self._lock = threading.Lock()
         self._snapshot: object = None
@@ -50,7 +52,9 @@ class ExampleQuestions:
     def _find(self) -> None:
         with suppress(DeskError):  # the server was stopped
             if offered := self._offered():
-                self._found = [text for text in offered if self._answered_from(text) is not None][:MOST]
+                self._found = [
+                    text for text, document in offered.items() if (self._answered_from(text) or "").endswith(document)
+                ]
             else:
                 self._found = example_questions(self._headings(), self._answered_from)
 

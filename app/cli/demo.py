@@ -39,15 +39,15 @@ def serve_demo(settings: Settings, documents: Path) -> None:
 def fill(service: "Service", documents: Path) -> None:
     if (sample := sample_in(documents)) is not None:
         service.offered = sample.examples
-    ingest(service, documents, warm=False)
+    ingest(service, *(documents / page for page in service.offered.values()), documents, warm=False)
 
 
-def ingest(service: "Service", documents: Path, *, warm: bool = True) -> None:
+def ingest(service: "Service", *paths: Path, warm: bool = True) -> None:
     from app.cli.reports import print_ingest, progress_bar
     from app.desk.output import ingest_json
 
     with progress_bar() as progress:
-        print_ingest(ingest_json(recorded(service).ingest([documents], progress, warm=warm)))
+        print_ingest(ingest_json(recorded(service).ingest(paths, progress, warm=warm)))
 
 
 def check_folder(documents: Path) -> None:

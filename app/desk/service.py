@@ -80,7 +80,7 @@ class Service(DeskDocuments):
             {"model": self.is_ready, "engine": self._is_engine_running, "database": self._is_database_writable}
         )
         self._listeners: list[Callable[[Served], None]] = []
-        self.offered: tuple[str, ...] = ()  # example questions, as far as the documents answer them
+        self.offered: Mapping[str, str] = {}  # example questions, and the end of the path of the document that answers
         history.listen(self._recorded)
 
     def __enter__(self) -> "Service":

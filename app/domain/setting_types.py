@@ -187,20 +187,19 @@ SAMPLE = "knowledge"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """Questions about a sample help centre. compared: questions of `warmdesk demo`. warm_up: a question before them.
-    examples: of its page.
+    examples: questions of its page, each with the document that answers it.
     """
 
     compared: tuple[str, ...]
     warm_up: str
-    examples: tuple[str, ...]
+    examples: Mapping[str, str]
 
 
 @cache
 def samples() -> dict[str, Sample]:
     rows = tomllib.loads((SHIPPED_DATA / "samples.toml").read_text(encoding="utf-8"))
-    lists = ("compared", "examples")
     return {
-        folder: Sample(warm_up=row["warm_up"], **{name: tuple(row[name]) for name in lists})
+        folder: Sample(warm_up=row["warm_up"], compared=tuple(row["compared"]), examples=row["examples"])
         for folder, row in rows.items()
     }
 
