@@ -203,10 +203,14 @@ class ModelSource:
 
     def load_tokenizer(self) -> Any:
         """Load transformers' tokenizer. Raises ModelError. AutoTokenizer imports two seconds of model code to find its
-        class; models of the type llama that name the general class, as converted ones do, have that one.
+        class, and reads a GGUF file for seven. GGUF files of the architecture llama have the general class, and models
+        of the type llama that name it, as converted ones do.
         """
-        named = [self._named("config.json", "model_type"), self._named("tokenizer_config.json", "tokenizer_class")]
-        is_general = self.is_local and named == ["llama", "TokenizersBackend"]
+        if self.gguf:
+            is_general = GGUFFile(Path(self.place, self.gguf)).metadata.get("general.architecture") == "llama"
+        else:
+            named = [self._named("config.json", "model_type"), self._named("tokenizer_config.json", "tokenizer_class")]
+            is_general = self.is_local and named == ["llama", "TokenizersBackend"]
         return self.load(transformers.TokenizersBackend if is_general else transformers.AutoTokenizer)
 
     def _named(self, file: str, key: str) -> Any:
