@@ -14,12 +14,15 @@ passage has one question.
 
 import json
 import re
+import stat
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Literal, TypeAlias
+
+from retrieval.errors import UnreadableDocument, file_problem
 
 BlockKind: TypeAlias = Literal["heading", "text", "list", "table", "code"]
 
@@ -66,6 +69,23 @@ class Document:
     is_faq: bool = False
     remarks: tuple[str, ...] = ()
     url: str = ""
+
+
+MAX_BYTES = 20 * 2**20
+
+
+def read_bytes(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
+    """Return the bytes of a regular file. Raises UnreadableDocument, also for more than `max_bytes`."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait forever
+            raise UnreadableDocument(path, "not a regular file")
+        with path.open("rb") as file:
+            data = file.read(max_bytes + 1)
+    except (OSError, ValueError) as error:
+        raise UnreadableDocument(path, file_problem(error)) from None
+    if len(data) > max_bytes:
+        raise UnreadableDocument(path, f"file is larger than {max_bytes / 2**20:.3g} MB")
+    return data
 
 
 def with_headings(heading_path: tuple[str, ...], text: str) -> str:

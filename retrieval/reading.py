@@ -23,7 +23,6 @@ from pydantic import TypeAdapter
 
 from retrieval.documents import Document
 from retrieval.errors import UnreadableDocument, file_problem
-from retrieval.loaders.load import load
 from retrieval.text.terms import printable
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -206,6 +205,8 @@ def _listen(source: BinaryIO, requests: "queue.SimpleQueue[bytes]") -> None:
 
 
 def _response(request: bytes) -> bytes:
+    from retrieval.loaders.load import load  # half a second, which those who only start this process need not wait
+
     try:
         return json.dumps(asdict(load(Path(json.loads(request)["path"]))), default=str).encode()
     except UnreadableDocument as error:

@@ -19,7 +19,7 @@ from app.storage.people import Audit
 from app.web.document_routes import FAILED, add_document_routes
 from app.web.rendering import problem_words
 from app.web.server import MAX_UPLOAD
-from retrieval.loaders.load import MAX_BYTES
+from retrieval.documents import MAX_BYTES
 from retrieval.reading import FileReader
 
 

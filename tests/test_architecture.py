@@ -16,7 +16,7 @@ ROOMS = {
     "evals.answers": "evals.report app.training app.desk app.answering app.knowledge app.storage "
     "app.domain cache retrieval",
     "evals.report": "app.domain",
-    "app.web": "app.api app.desk app.support app.access app.storage app.domain retrieval.loaders retrieval.text",
+    "app.web": "app.api app.desk app.support app.access app.storage app.domain retrieval.documents retrieval.loaders retrieval.text",
     "app.api": "app.desk app.access app.domain",
     "app.access": "app.storage app.domain",
     "app.training": "app.desk app.knowledge app.storage app.domain cache retrieval.ranking retrieval.text",

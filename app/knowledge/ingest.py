@@ -19,8 +19,10 @@ Out of scope: encoding (`warm`), the place of neighbours in a prompt (`prompts`)
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -31,9 +33,8 @@ from app.knowledge.finder import StatementStore
 from app.knowledge.search import Search
 from app.knowledge.warm import Warming, WarmReport
 from app.storage.library import Library
-from retrieval.documents import Document, Passage, content_hash, split
+from retrieval.documents import Document, Passage, content_hash, read_bytes, split
 from retrieval.errors import UnreadableDocument, first_line
-from retrieval.loaders.load import read_bytes
 from retrieval.reading import FileReader, find_files
 from retrieval.text.terms import printable
 
@@ -82,6 +83,9 @@ def choose_neighbours(library: Library, search: Search, count: int) -> frozenset
 BATCH = 32  # a batch is stored when it has this many new passages,
 BATCH_S = 4.0  # or when reading and the expected work with its passages take this many seconds together
 PASSAGE_S = 0.5  # expected work with a passage, until it is measured
+COUNTED = (
+    1024  # texts whose number of tokens is remembered: a passage is counted while it is cut, and when it is stored
+)
 READ_AT_ONCE = 8  # passages whose statements are encoded together: few, so that a run can be stopped
 LONGEST_READING_S = 120.0
 LONGEST_PATH = 2500  # maximum bytes of a document's path: PostgreSQL's index allows few more
@@ -177,7 +181,7 @@ class Ingestion:
         """
         self._clock = clock
         self.library, self.search, self.statements = library, search, statements
-        self.open_warming, self._count = open_warming, count_tokens
+        self.open_warming, self._count = open_warming, lru_cache(COUNTED)(count_tokens)
         self.passage_tokens, self.neighbours, self._names = passage_tokens, neighbours, dict(names)
         self._running = threading.Lock()
 
@@ -259,7 +263,9 @@ class Ingestion:
             return []
         names: list[str] = []
         batch, began = list[SplitDocument](), 0.0
-        with FileReader(seconds=LONGEST_READING_S) as reader:
+        # Statements of one batch are read while the next is prepared; both end before an error leaves.
+        with FileReader(seconds=LONGEST_READING_S) as reader, ThreadPoolExecutor(1, "statements") as beside:
+            statements = beside.submit(self._read_statements, [], progress)
             for done, (path, problem) in enumerate(files):
                 progress("reading", done, len(files))
                 started = time.perf_counter()
@@ -274,12 +280,17 @@ class Ingestion:
                 except UnreadableDocument as error:
                     report.failed.append(UnreadFile(path=printable(path), reason=error.reason))
                 report.timings_s.reading += time.perf_counter() - started
-                if batch and self._is_due(batch, began, report):
-                    self._store(batch, report, progress)
+                if batch and (self._is_due(batch, began, report) or done + 1 == len(files)):
+                    started = self._clock()
+                    ids = self._store(batch, report, progress)
+                    statements.result()
+                    report.timings_s.embedding += self._clock() - started
+                    statements = beside.submit(self._read_statements, ids, progress)
                     batch, began = [], 0.0
+            started = self._clock()
+            statements.result()
+            report.timings_s.embedding += self._clock() - started
         progress("reading", len(files), len(files))
-        if batch:
-            self._store(batch, report, progress)
         return names
 
     def _is_due(self, batch: Sequence[SplitDocument], began: float, report: IngestReport) -> bool:
@@ -328,8 +339,8 @@ class Ingestion:
             raise UnreadableDocument(document.path, f"it cannot be cut into passages: {first_line(error)}") from error
         return [SplitDocument(new, passages, self.library.known_hashes(name), is_new=before is None)]
 
-    def _store(self, batch: Sequence[SplitDocument], report: IngestReport, progress: Progress) -> None:
-        started = self._clock()
+    def _store(self, batch: Sequence[SplitDocument], report: IngestReport, progress: Progress) -> list[int]:
+        """Store documents. Returns the numbers of new passages."""
         documents = self._embedded(batch, report, progress)
         changes = self.search.change(lambda: self.library.replace(documents))
         report.documents += len(changes)
@@ -340,8 +351,7 @@ class Ingestion:
             report.changes.new += len(replaced.new)
             report.changes.kept += len(replaced.kept)
             self._drop(replaced, report)
-        self._read_statements([id_ for replaced in changes for id_ in replaced.new], progress)
-        report.timings_s.embedding += self._clock() - started
+        return [id_ for replaced in changes for id_ in replaced.new]
 
     def _embedded(
         self, batch: Sequence[SplitDocument], report: IngestReport, progress: Progress

@@ -28,9 +28,8 @@ from app.storage.begun import BegunWork
 from app.storage.faq import SyncedFolderTable
 from app.storage.files import PARTIAL, replace_file
 from cache.errors import CacheError
-from retrieval.documents import content_hash
+from retrieval.documents import MAX_BYTES, content_hash
 from retrieval.errors import RetrievalError, UnreadableDocument
-from retrieval.loaders.load import MAX_BYTES
 from retrieval.reading import FileReader
 from retrieval.text.terms import printable, readable
 

@@ -35,7 +35,8 @@ from app.domain.words import speaking
 from app.storage.files import open_without_links
 from app.web.admin_pages import admin_page
 from app.web.rendering import page_language, problem_words, translations
-from retrieval.loaders.load import FORMATS, MAX_BYTES, SUPPORTED
+from retrieval.documents import MAX_BYTES
+from retrieval.loaders.load import FORMATS, SUPPORTED
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,6 @@ executes or fetches anything that a document contains. A hostile file can still 
 
 import io
 import re
-import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -24,8 +23,8 @@ from bs4.dammit import EncodingDetector
 from docutils.core import publish_parts
 from pptx import Presentation
 
-from retrieval.documents import Block, BlockKind, Contents, Document, content_hash
-from retrieval.errors import UnreadableDocument, file_problem
+from retrieval.documents import MAX_BYTES, Block, BlockKind, Contents, Document, content_hash, read_bytes
+from retrieval.errors import UnreadableDocument
 from retrieval.loaders.decoding import check_container, decode, parsing
 from retrieval.loaders.html_blocks import HEADINGS, blocks_of
 from retrieval.loaders.markdown import load_markdown, web_address
@@ -246,7 +245,6 @@ SUPPORTED = dict(sorted({suffix: form.loader for form in FORMATS for suffix in f
 
 _REPLACEMENTS = {".doc": ".docx", ".odp": ".pptx", ".odt": ".docx", ".ppt": ".pptx", ".rtf": ".docx"}
 
-MAX_BYTES = 20 * 2**20
 _LONGEST_TITLE = 200
 
 
@@ -290,17 +288,3 @@ def _title(contents: Contents, path: Path) -> str:
     name = re.sub(r"[\s._-]+", " ", path.stem).strip()
     title = " ".join(readable(given).split()) or " ".join(readable(name[:1].upper() + name[1:]).split()) or "Untitled"
     return title if len(title) <= _LONGEST_TITLE else title[: _LONGEST_TITLE - 1] + "…"
-
-
-def read_bytes(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
-    """Return the bytes of a regular file. Raises UnreadableDocument, also for more than `max_bytes`."""
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait forever
-            raise UnreadableDocument(path, "not a regular file")
-        with path.open("rb") as file:
-            data = file.read(max_bytes + 1)
-    except (OSError, ValueError) as error:
-        raise UnreadableDocument(path, file_problem(error)) from None
-    if len(data) > max_bytes:
-        raise UnreadableDocument(path, f"file is larger than {max_bytes / 2**20:.3g} MB")
-    return data

@@ -19,7 +19,6 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import torch
-from huggingface_hub import ModelCard
 
 from retrieval.errors import RetrievalError, first_line
 from retrieval.search.fast_encoder import Compiled, FastEncoder
@@ -229,6 +228,8 @@ def _of_length_one(vectors: Vectors) -> Vectors:
 
 def languages_of_card(text: str) -> tuple[str, ...]:
     """Return the languages that a model card (README.md) names; none if it names none or "multilingual"."""
+    from huggingface_hub import ModelCard  # a quarter of a second, and the bundled model needs none
+
     named = ModelCard(text, ignore_metadata_errors=True).data.get("language") or ()
     codes = ["no" if code is False else str(code) for code in ([named] if isinstance(named, str) else named)]
     return () if "multilingual" in codes else tuple(code.partition("-")[0] for code in codes)
