@@ -30,7 +30,7 @@ def small_desk(
 
 def serve_small(service: Service) -> None:
     """Serve an open desk, as `warmdesk serve` does."""
-    from app.web.opening import open_desk
+    from app.cli.opening import open_desk
     from app.web.serve import serve
 
     serve(service.settings, lambda start: open_desk(start, nullcontext(service)))

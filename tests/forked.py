@@ -17,7 +17,7 @@ from typing import Any
 from unittest.mock import patch
 
 CONTEXT = multiprocessing.get_context("forkserver")
-IMPORTED = ["desks", "desk_site", "app.web.opening", "cache.serving.engine_server", "transformers.modeling_utils"]
+IMPORTED = ["desks", "desk_site", "app.cli.opening", "cache.serving.engine_server", "transformers.modeling_utils"]
 CONTEXT.set_forkserver_preload(IMPORTED)
 
 

@@ -65,7 +65,7 @@ def test_a_desk_that_starts_looks_for_them(tmp_path, monkeypatch):
             opening.join()
 
     looked = list[bool]()
-    for name in ("signal.signal", "app.web.opening.create_app", "app.web.serve.Opening.open"):
+    for name in ("signal.signal", "app.cli.opening.create_app", "app.web.serve.Opening.open"):
         monkeypatch.setattr(name, lambda *_: None)
     monkeypatch.setattr(DeskServer, "run", run)
     with small_desk(tmp_path, port=0) as service:

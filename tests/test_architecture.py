@@ -9,14 +9,16 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("app", "retrieval", "cache", "evals", "durable")
 ROOMS = {
-    "app.cli": "evals app.web app.training app.pml app.desk app.access app.storage app.domain cache retrieval",
+    "app.cli": "evals app.web app.training app.pml app.desk app.support app.access app.storage app.domain cache "
+    "retrieval",
     "evals.gpu": "evals.speed evals.peers evals.report app.domain cache",
     "evals.speed": "evals.peers evals.report app.pml app.domain cache",
     "evals.peers": "app.domain cache durable",
     "evals.answers": "evals.report app.training app.desk app.answering app.knowledge app.storage "
     "app.domain cache retrieval",
     "evals.report": "app.domain",
-    "app.web": "app.api app.desk app.support app.access app.storage app.domain retrieval.documents retrieval.loaders retrieval.text",
+    "app.web": "app.api app.desk app.support app.access app.storage app.domain retrieval.documents retrieval.loaders "
+    "retrieval.text",
     "app.api": "app.desk app.access app.domain",
     "app.access": "app.storage app.domain",
     "app.training": "app.desk app.knowledge app.storage app.domain cache retrieval.ranking retrieval.text",

@@ -22,7 +22,7 @@ def serve_desk(
     first: Callable[["Service"], None] = lambda service: None,
     when_read: Callable[["Service"], None] = lambda service: None,
 ) -> None:
-    """first, when_read: see `app.web.opening`. Raises as `app.web.serve.serve`, and DeskError if the data folder is in
+    """first, when_read: see `app.cli.opening`. Raises as `app.web.serve.serve`, and DeskError if the data folder is in
     use.
     """
     from app.desk.disk_room import make_room
@@ -32,9 +32,9 @@ def serve_desk(
 
     def open_desk(start: "Start") -> None:
         gc.disable()  # until the pages are open: imports make objects that stay
+        from app.cli.opening import open_desk
         from app.cli.reports import progress_bar
         from app.desk.service import Service
-        from app.web.opening import open_desk
 
         desk = Service(settings, may_start_process=True, process=process)
         open_desk(start, desk, progress_bar, first=first, when_read=when_read)
