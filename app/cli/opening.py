@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from fastapi import FastAPI
 
 from app.access.identity import ensure_admin
+from app.cli import COLLECTED
 from app.desk.repeating import every_minute, following, syncing
 from app.desk.service import Changes, Service
 from app.domain.callers import COMMAND_LINE
@@ -54,6 +55,7 @@ def open_desk(
     service.prepare(lambda: pages.append(create_app(service, database, settings)))
     start.opening.open(pages[0])
     gc.freeze()  # a full garbage collection of PyTorch's and Gradio's objects would stop all answers for 0.6 s
+    gc.set_threshold(*COLLECTED)
     gc.enable()
     print(f"chat       {start.address}/", flush=True)
     print(f"dashboard  {start.address}/admin", flush=True)

@@ -205,6 +205,7 @@ class Ingestion:
                 found = {str(path.resolve()) for path, problem in files if problem is None}
                 self._remove_missing(paths, frozenset(known), found, report)
         finally:
+            self._count.cache_clear()  # of texts, which may be deleted later
             self.search.save()
         self.library.clear_staged()
         is_used = self.neighbours and self.open_warming().engine.info.is_position_independent
