@@ -50,7 +50,7 @@ def names(desk: Service) -> list[str]:
 def test_the_others_are_taken_in(tmp_path, pages, monkeypatch, part, reason):
     with small_desk(tmp_path / "desk") as desk:
         if part == "tokenizer":
-            curse(desk._ingestion, "_count", monkeypatch)
+            curse(desk._ingestion, "_count_tokens", monkeypatch)
         else:
             curse(desk.search.embedder, "embed_documents", monkeypatch, is_nan=part == "numbers")
         report = desk.ingest([pages])

@@ -303,8 +303,8 @@ def test_a_batch_ends_by_time(tmp_path, monkeypatch, step, expected):
     with small_desk(tmp_path / "desk") as desk:
         sizes = stored_at_each_batch(desk, monkeypatch)
         seconds, loaded, ingestion = count(), list[str](), desk._ingestion
-        real = ingestion._count
-        monkeypatch.setattr(ingestion, "_count", lambda text: (loaded.append(text), real(text))[1])
+        real = ingestion._count_tokens
+        monkeypatch.setattr(ingestion, "_count_tokens", lambda text: (loaded.append(text), real(text))[1])
         monkeypatch.setattr(ingestion, "_clock", lambda: next(seconds) * step + bool(loaded) * ingest.BATCH_S)
         desk.ingest([many(tmp_path / "pages", 6)], warm=False)
     assert sizes == expected

@@ -181,7 +181,8 @@ class Ingestion:
         """
         self._clock = clock
         self.library, self.search, self.statements = library, search, statements
-        self.open_warming, self._count = open_warming, lru_cache(COUNTED)(count_tokens)
+        self.open_warming, self._count_tokens = open_warming, count_tokens
+        self._count = lru_cache(COUNTED)(lambda text: self._count_tokens(text))
         self.passage_tokens, self.neighbours, self._names = passage_tokens, neighbours, dict(names)
         self._running = threading.Lock()
 
