@@ -75,7 +75,7 @@ def test_every_answer_quotes_one_version_of_a_document_and_always_some(tmp_path,
         desk.prepare()
         running = [threads.submit(ask, desk) for _ in range(3)]
         try:
-            for number in range(1, 4):
+            for number in range(1, 3):
                 versions.append({passage.text for passage in desk.library.passages_of(str(file))})
                 file.write_text(version(number))
                 assert desk.ingest([pages]).replaced == 1

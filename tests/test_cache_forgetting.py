@@ -1,5 +1,6 @@
 """Forgetting while requests go on: the engine's own steps, one at a time."""
 
+import math
 import threading
 from concurrent.futures import Future
 
@@ -159,7 +160,7 @@ def test_modules_ahead_of_use_do_not_hold_it_up_behind_questions():
 def test_later_modules_ahead_of_use_do_not_slow_questions_down():
     """Nobody waits for the end of these. Was wrong once: all were encoded beside questions."""
     core = a_core()
-    core.store.compute_cost.mean = 1.0
+    core.store.compute_cost.mean, core._ahead_due = 1.0, math.inf  # none is due beside questions
     before = ask(core, tokens=30)
     core.step()
     forgotten, job = forget(core, SECRET), encode(core, OTHER)

@@ -13,6 +13,7 @@ from tiny import build, make_segment
 
 from cache.attention.forward_pass import never
 from cache.decoding.sampling import Sampling
+from cache.engine import engine_core
 from cache.engine.encoder import Encoded, EncodeJob
 from cache.engine.engine import Engine
 from cache.engine.engine_core import PATIENCE_S, EngineCore
@@ -84,6 +85,18 @@ def test_a_question_stops_what_is_encoded_for_later_until_it_is_answered():
     assert generation.completion.usage.completion_tokens > 0
     run(core)
     assert done.result().computed == 4
+
+
+def test_a_busy_engine_still_encodes_for_later(monkeypatch):
+    """At a desk that always has questions an ingest would never end."""
+    monkeypatch.setattr(engine_core, "AHEAD_SHARE", 1)  # the share of the time is no less than asked for
+    core = a_core()
+    ask(core, tokens=40)
+    core.step()
+    done = encode(core, *long_modules(2))
+    while not done.done():
+        core.step()
+        assert core._running, "the answer goes on"
 
 
 def test_a_questions_own_passage_overtakes_those_before_it():

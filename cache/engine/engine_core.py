@@ -36,7 +36,10 @@ LOOKED_AT, PATIENCE_S = 16, 1.0
 """Number of waiting requests that may start before earlier requests that still need modules or memory. Seconds until no
 other request may take the memory that one waits for.
 """
-AHEAD_S = 0.25  # seconds for a pass that only encodes modules ahead of use. A new question stops it
+AHEAD_S, AHEAD_SHARE = 0.25, 0.1
+"""Seconds of a pass that only encodes modules in advance; a new question stops it. Share of the time that such passes
+get beside other work, so that an ingest also ends at a desk that is always busy.
+"""
 log = logging.getLogger(__name__)
 
 
@@ -82,6 +85,7 @@ class EngineCore:
         self._to_forget: deque[tuple[ForgetJob, frozenset[Waiting | EncodeJob]]] = deque()  # with what was open before
         self._suspects: list[Sequence] = []  # sequences of a failed pass that are still to be tried alone
         self._had_prompts_alone = False  # whether the last pass made answers wait
+        self._ahead_due = 0.0  # when modules are next encoded in advance beside other work, of `time.perf_counter`
         self.awaits_loads = False
 
     @property
@@ -119,8 +123,11 @@ class EngineCore:
         if not scheduled:
             self.store.arena.begin_copies()
             return
+        is_ahead, began = scheduled.keys().isdisjoint(self._needed()), time.perf_counter()
         if (computed := self._compute(scheduled)) is None:
             return
+        if is_ahead:
+            self._ahead_due = began + (time.perf_counter() - began) / AHEAD_SHARE
         note_costs(self._timer, self.store.compute_cost)  # values the modules collected next
         self._encoder.collect()
         self._advance(*computed, sum(scheduled.values()))
@@ -224,7 +231,8 @@ class EngineCore:
                 self._refuse(waiting, failure_of("the answer", error))
         if not (self._waiting or self._running):
             self.prefetches.advance(self.demand.is_set)
-        while self._jobs and (self._is_job_awaited or not (self._waiting or self._running)):
+        is_due = self._is_ahead_due or not (self._waiting or self._running)
+        while self._jobs and (is_due or self._is_job_awaited):
             if not self._encoder.advance(self._jobs[0]):
                 return
             self._jobs.popleft()
@@ -287,18 +295,22 @@ class EngineCore:
 
     def _schedule(self) -> dict[Sequence, int]:
         """Divide the next pass among requests, and the modules and scores that they wait for. Encoding in advance gets
-        short passes, and only without other work: on a CPU it would make every answer ten times slower.
+        passes of its own, beside other work few and short ones: on a CPU it would make every answer ten times slower.
         """
         row_seconds = self.store.compute_cost.mean
         if suspect := self._next_suspect():
             return schedule([suspect], row_seconds)
-        if needed := self._needed():
+        ahead = [(key, e.sequence) for key, e in self._encoder.running.items() if e.is_ahead]
+        if (needed := self._needed()) and not (ahead and self._is_ahead_due):
             alone = {} if self._had_prompts_alone else schedule_alone(needed, row_seconds)
             self._had_prompts_alone = bool(alone)
             return alone or schedule(needed, row_seconds)
-        encodings = self._encoder.running
-        prefetched = [e.sequence for key, e in encodings.items() if self.prefetches.wants(key)]
-        return schedule(prefetched or [e.sequence for e in encodings.values()], row_seconds, AHEAD_S)
+        prefetched = [sequence for key, sequence in ahead if self.prefetches.wants(key)]
+        return schedule(prefetched or [sequence for _, sequence in ahead], row_seconds, 0 if needed else AHEAD_S)
+
+    @property
+    def _is_ahead_due(self) -> bool:
+        return time.perf_counter() >= self._ahead_due
 
     def _needed(self) -> list[Sequence]:
         encodings = self._encoder.running.values()
