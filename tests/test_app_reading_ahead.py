@@ -137,16 +137,29 @@ def test_a_question_waits_for_little_of_what_is_being_read_and_that_is_read_next
 
         assert len(documents()) == 1
         wanted = [f"{one.document}#0" for one in service.library.passages(in_flight.wanted)]
-        assert len(wanted) == 1
+        assert len(wanted) == 2, "the best one was encoded without its neighbours"
         encode = service.engine.encode
         monkeypatch.setattr(
             service.engine, "encode", lambda some: (order.extend(s.name for s in some), encode(some))[1]
         )
         service._warming.encode(ids, no_progress)
-        assert order[:1] == wanted
+        assert order[:2] == wanted
         assert len(order) == len(ids)
         assert not in_flight.unread
         assert len(documents()) == 2
+
+
+@pytest.mark.parametrize(("seconds", "contexts"), [(0.0, [0]), (LONG_S, [1, 1])])
+def test_a_question_does_not_wait_for_neighbours_of_its_passage(tmp_path, monkeypatch, pages, seconds, contexts):
+    """They are only needed to encode it, and would double the wait."""
+    monkeypatch.setattr("app.answering.prepare.READ_S", seconds)
+    with small_desk(tmp_path / "desk", neighbours=1, passages=2) as service:
+        service.ingest([pages], warm=False)
+        service._in_flight.unread.update(service.library.all_ids())
+        monkeypatch.setattr(type(service.engine), "seconds_per_token", 0.001)
+        plan = service._answering.questions.prepare("Can I return a gift card?", []).plan
+        passages = [one for one in plan.segments() if "#" in one.name]
+        assert [len(one.left_context) > 0 for one in passages] == [count > 0 for count in contexts]
 
 
 def test_a_demo_serves_before_it_reads_and_compares_then(tmp_path, monkeypatch, capsys):

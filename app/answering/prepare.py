@@ -308,13 +308,17 @@ class QuestionPreparer:
         return documents.get(decision.statements[0].passage)
 
     def _soon(self, found: Sequence[StoredPassage]) -> Sequence[StoredPassage]:
-        """The best passage, and the others that are encoded or can be in READ_S. found: best first."""
+        """The best passage, and the others that are encoded or can be in READ_S. found: best first. If the best one
+        cannot be, it is encoded without its neighbours, for this question alone.
+        """
         unread = {one.id for one in found} & self._in_flight.unread
         if not unread:
             return found
         room, soon = READ_S / max(self._engine.seconds_per_token, 1e-9), list[StoredPassage]()
         for one in found:
             tokens = sum(p.num_tokens for p in (one, *one.neighbours)) if one.id in unread else 0
+            if tokens > room and not soon:
+                one, tokens = replace(one, neighbours=()), one.num_tokens
             if tokens <= room or not soon:
                 soon.append(one)
                 room -= tokens
