@@ -17,12 +17,13 @@ from safetensors.torch import save_file
 from test_cache_native import PACKED, distance, filled
 from tiny import ByteTokenizer
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from cache.errors import ModelError
 from cache.model import loading
 from cache.model.gguf_file import GGUFFile, GGUFTensor
 from cache.model.language_model import LanguageModel
-from cache.model.packed_model import PACKED_KINDS, PackedModel, Values, frequencies_of, why_not_packed
+from cache.model.packed_model import PACKED_KINDS, PackedModel, Values, ends_of, rotation_of, why_not_packed
 from cache.native.decoder import load_library
 
 RANDOM = np.random.default_rng(0)
@@ -261,15 +262,52 @@ def test_frequencies_have_the_factors_of_the_file(library, tmp_path):
     file.tensors["rope_freqs.weight"] = GGUFTensor(Numbers.F32, (32,), factors.view(np.uint8))
     assert why_not_packed(file) == ""
     expected = 5000.0 ** -(torch.arange(0, 64, 2).float() / 64) / torch.from_numpy(factors)
-    assert distance(frequencies_of(file, Values(file), library), expected) < 1e-6
+    assert distance(rotation_of(file, Values(file), library)[0], expected) < 1e-6
+
+
+LONG = {"type": "longrope", "original_context_length": 256, "attn_factor": 1.19}
+SCALED_ROPE: dict[str, Any] = {
+    "linear": {"type": "linear", "factor": 4.0},
+    "yarn": {"type": "yarn", "factor": 8.0, "original_context_length": 512},
+    "longrope": LONG,
+}
+
+
+@pytest.mark.parametrize("kind", SCALED_ROPE)
+def test_rope_is_scaled_as_transformers_scales_it(kind, library, tmp_path):
+    given = SCALED_ROPE[kind]
+    write(tmp_path / "m.gguf", "llama", "BF16", **{f"llama.rope.scaling.{name}": one for name, one in given.items()})
+    file = GGUFFile(tmp_path / "m.gguf")
+    own: dict[str, Any] = {"rope_type": kind, "rope_theta": 10000.0, "factor": given.get("factor", 16.0)}
+    if kind != "linear":
+        own["original_max_position_embeddings"] = given["original_context_length"]
+    if kind == "longrope":
+        factors = np.linspace(1, 8, 32, dtype=np.float32)
+        assert "rope scaling 'longrope'" in why_not_packed(file)  # without its factors
+        file.tensors["rope_factors_short.weight"] = GGUFTensor(Numbers.F32, (32,), factors.view(np.uint8))
+        own |= {"short_factor": factors.tolist(), "long_factor": [16.0] * 32, "attention_factor": 1.19}
+    config = LlamaConfig(**SHAPE, rope_parameters=own)
+    expected, factor = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"), seq_len=200)
+    assert why_not_packed(file) == ""
+    found, attention_factor = rotation_of(file, Values(file), library)
+    assert distance(found, expected) < 1e-6
+    assert attention_factor == pytest.approx(factor)
+    assert Values(file).positions == (256 if kind == "longrope" else 4096)
+
+
+def test_answers_end_with_every_token_that_ends_a_turn(tmp_path):
+    """Was wrong once: of some files only the end of the text was known, and an answer went on through made-up turns."""
+    texts, kinds = ["</s>", "<|eot_id|>", "</s>", "a"], np.array([3, 3, 4, 1], np.int32)
+    given = {"tokenizer.ggml.tokens": texts, "tokenizer.ggml.token_type": kinds, "tokenizer.ggml.eom_token_id": 9}
+    assert ends_of(given) == {0, 1, 9}  # a control token that a family knows; not a tag in ordinary text
 
 
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"llama.rope.scaling.type": "yarn"}, "rope scaling 'yarn'"),
+        ({"llama.rope.scaling.type": "dynamic"}, "rope scaling 'dynamic'"),
         ({"llama.expert_count": 4}, "architecture 'llama'"),
-        ({"llama.attention.sliding_window": 512}, "a window of 512"),
+        ({"llama.attention.causal": False}, "tokens to later ones"),
     ],
 )
 def test_what_cannot_run_packed_is_said(values, said, tmp_path):

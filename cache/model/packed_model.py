@@ -5,6 +5,7 @@ Covered are Llama, Mistral (whose files say llama), Qwen 2 and Qwen 3. Others ru
 """
 
 import ctypes
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -36,6 +37,8 @@ LINEARS = {
 NORMS = {"attention_norm": "attn_norm", "mlp_norm": "ffn_norm", "query_norm": "attn_q_norm", "key_norm": "attn_k_norm"}
 HAS_BIAS = ("attn_q", "attn_k", "attn_v")
 ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")  # of an answer, among `tokenizer.ggml.`
+NAMED_ENDS = frozenset({"<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>", "<|endoftext|>", "</s>"})
+CONTROL = 3  # type of tokens that are no text
 
 
 class PackedModel:
@@ -58,7 +61,7 @@ class PackedModel:
             name=name,
             fingerprint=digest(fingerprint, ENCODER_VERSION, LAYOUT),
             position_scheme="rotary",
-            max_positions=values["context_length"],
+            max_positions=values.positions,
             vocabulary=file.tensors["token_embd.weight"].shape[0],
             kv=KVShape(
                 layers=values["block_count"],
@@ -66,9 +69,7 @@ class PackedModel:
                 head_dim=values.head_dim,
                 dtype=torch.bfloat16,
             ),
-            stop_tokens=frozenset(
-                int(token) for key in ENDS if (token := file.metadata.get(f"tokenizer.ggml.{key}")) is not None
-            ),
+            stop_tokens=ends_of(file.metadata),
         )
         self.native = NativeDecoder(weights_of(file, values, library, adapter or {}), library)
 
@@ -110,6 +111,33 @@ class Values:
     def head_dim(self) -> int:
         return int(self.get("attention.key_length", self["embedding_length"] // self["attention.head_count"]))
 
+    @property
+    def rotary(self) -> int:
+        return int(self.get("rope.dimension_count", self.head_dim))
+
+    @property
+    def scaling(self) -> str:
+        return str(self.get("rope.scaling.type", "none"))
+
+    @property
+    def trained_positions(self) -> int:
+        """Positions before rotary frequencies were scaled."""
+        return int(self.get("rope.scaling.original_context_length", self["context_length"]))
+
+    @property
+    def positions(self) -> int:
+        """Positions at which a pass is exact: none outside of a window, and none that needs other frequencies."""
+        found = int(self["context_length"])
+        found = min(found, self.trained_positions) if self.scaling == "longrope" else found
+        return min(found, self.get("attention.sliding_window") or found)
+
+
+def ends_of(metadata: Mapping[str, Any]) -> frozenset[int]:
+    """Return the tokens that end an answer: those a file names, and control tokens that end a turn in some family."""
+    found = {int(token) for key in ENDS if (token := metadata.get(f"tokenizer.ggml.{key}")) is not None}
+    kinds = zip(metadata.get("tokenizer.ggml.tokens", ()), metadata.get("tokenizer.ggml.token_type", ()), strict=False)
+    return frozenset(found | {i for i, (text, kind) in enumerate(kinds) if kind == CONTROL and text in NAMED_ENDS})
+
 
 def why_not_packed(file: GGUFFile, adapter: Mapping[str, tuple[Tensor, Tensor]] | None = None) -> str:
     """Return why a file cannot run packed, in one line; empty if it can. Checks all that compiled code relies on.
@@ -119,19 +147,20 @@ def why_not_packed(file: GGUFFile, adapter: Mapping[str, tuple[Tensor, Tensor]] 
     if values.architecture not in ARCHITECTURES or values.get("expert_count"):
         return f"architecture {values.architecture!r}"
     try:
-        context, rotary = values["context_length"], values.get("rope.dimension_count", values.head_dim)
-        scaling, window = values.get("rope.scaling.type", "none"), values.get("attention.sliding_window") or context
-        if scaling not in ("none", "linear"):
-            return f"rope scaling {scaling!r}"
-        if window < context:
-            return f"attention is limited to a window of {window} tokens"
+        rotary = values.rotary
+        if values.scaling not in SCALINGS or ("rope_factors_short.weight" in file.tensors) != (
+            values.scaling == "longrope"
+        ):
+            return f"rope scaling {values.scaling!r}"
+        if values.positions < 1 or not values.get("attention.causal", True):
+            return f"attention over {values.positions} positions, or of tokens to later ones"
         if values.head_dim % BLOCK_COLUMNS or rotary % 2 or not 0 < rotary <= values.head_dim:
             return f"heads of {values.head_dim} numbers, {rotary} of them rotated"
         if values["attention.head_count"] % values.kv_heads or values["attention.layer_norm_rms_epsilon"] <= 0:
             return f"{values['attention.head_count']} heads for {values.kv_heads} of keys"
         for name, shape in shapes_of(values, file.tensors["token_embd.weight"].shape[0]).items():
             tensor = file.tensors.get(name)
-            if tensor is None and (name.endswith(OPTIONAL) or name in ("output.weight", "rope_freqs.weight")):
+            if tensor is None and (name.endswith(OPTIONAL) or name in WHOLE_OPTIONAL):
                 continue
             if tensor is None or tensor.shape != shape:
                 return f"tensor {name!r} is missing" if tensor is None else f"tensor {name!r} of shape {tensor.shape}"
@@ -152,6 +181,9 @@ def why_not_packed(file: GGUFFile, adapter: Mapping[str, tuple[Tensor, Tensor]] 
     return next((f"biases like {name!r}" for name in file.tensors if name.endswith(biased)), "")
 
 
+SCALINGS = ("none", "linear", "yarn", "longrope")
+FACTORS = ("rope_freqs.weight", "rope_factors_short.weight")  # Llama 3.1 and later; Phi
+WHOLE_OPTIONAL = ("output.weight", *FACTORS)
 OPTIONAL = (".bias", "_q_norm.weight", "_k_norm.weight")  # ends of names
 
 
@@ -163,7 +195,7 @@ def shapes_of(values: Values, vocabulary: int) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = dict.fromkeys(("token_embd.weight", "output.weight"), (vocabulary, hidden))
     found |= {
         "output_norm.weight": (hidden,),
-        "rope_freqs.weight": (values.get("rope.dimension_count", values.head_dim) // 2,),
+        **dict.fromkeys(FACTORS, (values.rotary // 2,)),
     }
     for layer in range(values["block_count"]):
         block = f"blk.{layer}."
@@ -225,14 +257,15 @@ def weights_of(
         )
 
     embedding = file.tensors["token_embd.weight"]
+    frequencies, attention_factor = rotation_of(file, values, library)
     (head,) = matrices("output" if "output.weight" in file.tensors else "token_embd")
     return DecoderWeights(
         heads=values["attention.head_count"],
         kv_heads=values.kv_heads,
         head_dim=head_dim,
         epsilon=values["attention.layer_norm_rms_epsilon"],
-        frequencies=frequencies_of(file, values, library),
-        attention_factor=1.0,
+        frequencies=frequencies,
+        attention_factor=attention_factor,
         embedding=embedding.data,
         embedding_type=embedding.type,
         num_layers=values["block_count"],
@@ -248,14 +281,23 @@ def module_of(name: str) -> str:
     return f"model.layers.{block.removeprefix('blk.')}.{LINEARS[layer]}" if layer in LINEARS else ""
 
 
-def frequencies_of(file: GGUFFile, values: Values, library: ctypes.CDLL) -> Tensor:
-    """Return rotary frequencies, float32 `[D_rotary / 2]`, with the file's own factors (Llama 3.1 and later)."""
-    rotary = values.get("rope.dimension_count", values.head_dim)
-    found: Tensor = values.get("rope.freq_base", 10000.0) ** -(torch.arange(0, rotary, 2).float() / rotary)
-    if values.get("rope.scaling.type") == "linear":
-        found = found / values.get("rope.scaling.factor", 1.0)
-    factors = file.tensors.get("rope_freqs.weight")
-    return found if factors is None else found / numbers_of(factors, library)
+def rotation_of(file: GGUFFile, values: Values, library: ctypes.CDLL) -> tuple[Tensor, float]:
+    """Return rotary frequencies, float32 `[D_rotary / 2]`, scaled as the file says, and the factor of its attention."""
+    rotary, base = values.rotary, values.get("rope.freq_base", 10000.0)
+    found: Tensor = base ** -(torch.arange(0, rotary, 2).float() / rotary)
+    scale, attention_factor = values.get("rope.scaling.factor", 1.0), values.get("rope.scaling.attn_factor", 1.0)
+    if values.scaling == "linear":
+        found = found / scale
+    if values.scaling == "yarn":  # fast ones stay as they are
+        bounds = (values.get("rope.scaling.yarn_beta_fast", 32.0), values.get("rope.scaling.yarn_beta_slow", 1.0))
+        trained, most = values.trained_positions, rotary - 1.0
+        first, last = (rotary / 2 * math.log(trained / (2 * math.pi * turns)) / math.log(base) for turns in bounds)
+        low, high = min(max(math.floor(first), 0.0), most), min(max(math.ceil(last), 0.0), most)
+        slow = ((torch.arange(rotary // 2) - low) / max(0.001, high - low)).clamp(0, 1)
+        found = found / scale * slow + found * (1 - slow)
+        attention_factor *= 1 + 0.1 * math.log(scale)
+    factors = next((file.tensors[name] for name in FACTORS if name in file.tensors), None)
+    return (found if factors is None else found / numbers_of(factors, library)), attention_factor
 
 
 def packed(tensor: GGUFTensor, turned: int, library: ctypes.CDLL) -> Tensor:
