@@ -1,10 +1,12 @@
 """Models of GGUF files on a processor: weights stay in 4 to 8 bits. They are packed once, tensor by tensor, from the
 mapped file into memory, and never dequantised or stored; embeddings are read from the mapping.
 
-Covered are Llama, Mistral (whose files say llama), Qwen 2 and Qwen 3. Others run through transformers (`loading`).
+Covered are Llama, Mistral (whose files say llama), Qwen 2 and 3, Phi 3 and 4, and Gemma 1 to 3. Layers of Gemma 3 have
+windows and angles of their own, so it reuses exact prefixes only; other models run up to their window.
 """
 
 import ctypes
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +23,9 @@ from cache.model.language_model import ModelInfo
 from cache.native.decoder import BLOCK_COLUMNS, MOST_RANK, OUTPUTS, DecoderWeights, LayerWeights, Matrix, NativeDecoder
 
 LAYOUT = "packed weights 1"  # part of the fingerprint: activations are rounded too, so KV is its own
-ARCHITECTURES = ("llama", "qwen2", "qwen3")
+GEMMA = ("gemma", "gemma2", "gemma3")
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "phi3", *GEMMA)
+WITH_BIASES, WITH_HEAD_NORMS, WITH_POST_NORMS = ("qwen2",), ("qwen3", "gemma3"), ("gemma2", "gemma3")
 UNPACKED = (Numbers.F32, Numbers.F16, Numbers.BF16)
 LINEARS = {
     "attn_q": "self_attn.q_proj",
@@ -33,9 +37,19 @@ LINEARS = {
     "ffn_down": "mlp.down_proj",
 }
 """Linear layers of a block, by their names in a file and in transformers."""
-NORMS = {"attention_norm": "attn_norm", "mlp_norm": "ffn_norm", "query_norm": "attn_q_norm", "key_norm": "attn_k_norm"}
+NORMS = {
+    "attention_norm": "attn_norm",
+    "mlp_norm": "ffn_norm",
+    "query_norm": "attn_q_norm",
+    "key_norm": "attn_k_norm",
+} | {
+    "attention_post_norm": "post_attention_norm",
+    "mlp_post_norm": "post_ffw_norm",
+}
 HAS_BIAS = ("attn_q", "attn_k", "attn_v")
 ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")  # of an answer, among `tokenizer.ggml.`
+NAMED_ENDS = frozenset({"<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>", "<|endoftext|>", "</s>"})
+CONTROL = 3  # type of tokens that are no text
 
 
 class PackedModel:
@@ -57,8 +71,8 @@ class PackedModel:
         self.info = ModelInfo(
             name=name,
             fingerprint=digest(fingerprint, ENCODER_VERSION, LAYOUT),
-            position_scheme="rotary",
-            max_positions=values["context_length"],
+            position_scheme="none" if values.has_local_layers else "rotary",
+            max_positions=values.positions,
             vocabulary=file.tensors["token_embd.weight"].shape[0],
             kv=KVShape(
                 layers=values["block_count"],
@@ -66,9 +80,7 @@ class PackedModel:
                 head_dim=values.head_dim,
                 dtype=torch.bfloat16,
             ),
-            stop_tokens=frozenset(
-                int(token) for key in ENDS if (token := file.metadata.get(f"tokenizer.ggml.{key}")) is not None
-            ),
+            stop_tokens=ends_of(file.metadata),
         )
         self.native = NativeDecoder(weights_of(file, values, library, adapter or {}), library)
 
@@ -110,6 +122,71 @@ class Values:
     def head_dim(self) -> int:
         return int(self.get("attention.key_length", self["embedding_length"] // self["attention.head_count"]))
 
+    @property
+    def rotary(self) -> int:
+        return int(self.get("rope.dimension_count", self.head_dim))
+
+    @property
+    def scaling(self) -> str:
+        return str(self.get("rope.scaling.type", "none"))
+
+    @property
+    def trained_positions(self) -> int:
+        """Positions before rotary frequencies were scaled."""
+        return int(self.get("rope.scaling.original_context_length", self["context_length"]))
+
+    @property
+    def has_local_layers(self) -> bool:
+        return self.architecture == "gemma3"
+
+    def is_local(self, layer: int) -> bool:
+        pattern = self.get("attention.sliding_window_pattern", 6)
+        return self.has_local_layers and bool(
+            (layer + 1) % pattern if isinstance(pattern, int) else pattern[layer],
+        )
+
+    @property
+    def positions(self) -> int:
+        """Positions at which a pass is exact: none outside of a window, and none that needs other frequencies."""
+        found = int(self["context_length"])
+        found = min(found, self.trained_positions) if self.scaling == "longrope" else found
+        return found if self.has_local_layers else min(found, self.get("attention.sliding_window") or found)
+
+    @property
+    def scale(self) -> float:
+        """Of scores: the 27 B models of Gemma, which files tell by their layers only, have their own."""
+        is_27b = (self.architecture, self["block_count"]) in (("gemma2", 46), ("gemma3", 62))
+        size = self["embedding_length"] // self["attention.head_count"] if is_27b else self.head_dim
+        return float(size**-0.5)
+
+
+def tensors_of(file: GGUFFile, values: Values) -> dict[str, GGUFTensor]:
+    """Return a file's tensors by name; joint ones (Phi) as their parts."""
+    found = dict(file.tensors)
+    queries, keys = values["attention.head_count"] * values.head_dim, values.kv_heads * values.head_dim
+    middle = values["feed_forward_length"]
+    for block in (f"blk.{layer}." for layer in range(values["block_count"] if values.architecture == "phi3" else 0)):
+        for joint, names, counts in (
+            ("attn_qkv", HAS_BIAS, (queries, keys, keys)),
+            ("ffn_up", ("ffn_gate", "ffn_up"), (middle, middle)),
+        ):
+            whole = found.pop(f"{block}{joint}.weight", None)
+            if whole is None or whole.shape[0] != sum(counts):
+                continue
+            row, first = len(whole.data) // whole.shape[0], 0
+            for name, count in zip(names, counts, strict=True):
+                data = whole.data[first * row : (first + count) * row]
+                found[f"{block}{name}.weight"] = GGUFTensor(whole.type, (count, *whole.shape[1:]), data)
+                first += count
+    return found
+
+
+def ends_of(metadata: Mapping[str, Any]) -> frozenset[int]:
+    """Return the tokens that end an answer: those a file names, and control tokens that end a turn in some family."""
+    found = {int(token) for key in ENDS if (token := metadata.get(f"tokenizer.ggml.{key}")) is not None}
+    kinds = zip(metadata.get("tokenizer.ggml.tokens", ()), metadata.get("tokenizer.ggml.token_type", ()), strict=False)
+    return frozenset(found | {i for i, (text, kind) in enumerate(kinds) if kind == CONTROL and text in NAMED_ENDS})
+
 
 def why_not_packed(file: GGUFFile, adapter: Mapping[str, tuple[Tensor, Tensor]] | None = None) -> str:
     """Return why a file cannot run packed, in one line; empty if it can. Checks all that compiled code relies on.
@@ -119,19 +196,24 @@ def why_not_packed(file: GGUFFile, adapter: Mapping[str, tuple[Tensor, Tensor]] 
     if values.architecture not in ARCHITECTURES or values.get("expert_count"):
         return f"architecture {values.architecture!r}"
     try:
-        context, rotary = values["context_length"], values.get("rope.dimension_count", values.head_dim)
-        scaling, window = values.get("rope.scaling.type", "none"), values.get("attention.sliding_window") or context
-        if scaling not in ("none", "linear"):
-            return f"rope scaling {scaling!r}"
-        if window < context:
-            return f"attention is limited to a window of {window} tokens"
+        rotary = values.rotary
+        if values.scaling not in SCALINGS or ("rope_factors_short.weight" in file.tensors) != (
+            values.scaling == "longrope"
+        ):
+            return f"rope scaling {values.scaling!r}"
+        if values.positions < 1 or not values.get("attention.causal", True):
+            return f"attention over {values.positions} positions, or of tokens to later ones"
         if values.head_dim % BLOCK_COLUMNS or rotary % 2 or not 0 < rotary <= values.head_dim:
             return f"heads of {values.head_dim} numbers, {rotary} of them rotated"
         if values["attention.head_count"] % values.kv_heads or values["attention.layer_norm_rms_epsilon"] <= 0:
             return f"{values['attention.head_count']} heads for {values.kv_heads} of keys"
-        for name, shape in shapes_of(values, file.tensors["token_embd.weight"].shape[0]).items():
-            tensor = file.tensors.get(name)
-            if tensor is None and (name.endswith(OPTIONAL) or name in ("output.weight", "rope_freqs.weight")):
+        tensors = tensors_of(file, values)
+        shapes = shapes_of(values, tensors["token_embd.weight"].shape[0])
+        if values.has_local_layers and values["attention.sliding_window"] < 1:
+            return "a window of no tokens"
+        for name, shape in shapes.items():
+            tensor = tensors.get(name)
+            if tensor is None and (name.endswith(".bias") or name in WHOLE_OPTIONAL):
                 continue
             if tensor is None or tensor.shape != shape:
                 return f"tensor {name!r} is missing" if tensor is None else f"tensor {name!r} of shape {tensor.shape}"
@@ -141,18 +223,22 @@ def why_not_packed(file: GGUFFile, adapter: Mapping[str, tuple[Tensor, Tensor]] 
                 return f"numbers of type {tensor.type.name}"
     except (KeyError, TypeError, IndexError, ZeroDivisionError) as error:
         return f"its metadata are incomplete ({error})"
-    layers = {module_of(name): name for name in (name.removesuffix(".weight") for name in file.tensors)}
+    if unknown := tensors.keys() - shapes.keys() - {UNUSED}:
+        return f"tensors like {min(unknown)!r}"
+    layers = {module_of(name): name for name in (name.removesuffix(".weight") for name in tensors)}
     for layer, (first, second) in (adapter or {}).items():
-        tensor = file.tensors[f"{layers[layer]}.weight"] if layer in layers else None
+        tensor = tensors[f"{layers[layer]}.weight"] if layer in layers else None
         if tensor is None or len(first) > MOST_RANK:
             return f"an adapter of {layer} of rank {len(first)}"
         if tensor.shape != (second.shape[0], first.shape[1]):
             return f"an adapter of another shape for {layer}"
-    biased = tuple(f"{name}.bias" for name in LINEARS if name not in HAS_BIAS or values.architecture == "llama")
-    return next((f"biases like {name!r}" for name in file.tensors if name.endswith(biased)), "")
+    return ""
 
 
-OPTIONAL = (".bias", "_q_norm.weight", "_k_norm.weight")  # ends of names
+SCALINGS = ("none", "linear", "yarn", "longrope")
+FACTORS = ("rope_freqs.weight", "rope_factors_short.weight")  # Llama 3.1 and later; Phi
+WHOLE_OPTIONAL = ("output.weight", *FACTORS)
+UNUSED = "rope_factors_long.weight"  # of positions beyond the first limit
 
 
 def shapes_of(values: Values, vocabulary: int) -> dict[str, tuple[int, ...]]:
@@ -163,15 +249,19 @@ def shapes_of(values: Values, vocabulary: int) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = dict.fromkeys(("token_embd.weight", "output.weight"), (vocabulary, hidden))
     found |= {
         "output_norm.weight": (hidden,),
-        "rope_freqs.weight": (values.get("rope.dimension_count", values.head_dim) // 2,),
+        **dict.fromkeys(FACTORS, (values.rotary // 2,)),
     }
     for layer in range(values["block_count"]):
         block = f"blk.{layer}."
         inputs = {"attn_output": queries, "ffn_down": middle}
         found |= {f"{block}{name}.weight": (count, inputs.get(name, hidden)) for name, count in outputs.items()}
-        found |= {f"{block}{name}.bias": (outputs[name],) for name in HAS_BIAS}
-        found |= {f"{block}{name}.weight": (hidden,) for name in ("attn_norm", "ffn_norm")}
-        found |= {f"{block}{name}.weight": (values.head_dim,) for name in ("attn_q_norm", "attn_k_norm")}
+        if values.architecture in WITH_BIASES:
+            found |= {f"{block}{name}.bias": (outputs[name],) for name in HAS_BIAS}
+        norms = ["attn_norm", "ffn_norm"]
+        norms += ["post_attention_norm", "post_ffw_norm"] if values.architecture in WITH_POST_NORMS else []
+        found |= {f"{block}{name}.weight": (hidden,) for name in norms}
+        if values.architecture in WITH_HEAD_NORMS:
+            found |= {f"{block}{name}.weight": (values.head_dim,) for name in ("attn_q_norm", "attn_k_norm")}
     return found
 
 
@@ -188,16 +278,17 @@ def weights_of(
 ) -> DecoderWeights:
     """Return a file's weights, each layer packed when it is asked for."""
     library.warmdesk_packed_bytes.restype = ctypes.c_size_t
+    tensors, hidden = tensors_of(file, values), values["embedding_length"]
     head_dim, is_llama = values.head_dim, values.architecture == "llama"
 
     def matrices(*names: str) -> list[Matrix]:
         """Weights that are multiplied as one: all packed, or else all in bfloat16."""
-        tensors = [file.tensors[f"{name}.weight"] for name in names]
-        is_packed = all(tensor.type in PACKED_KINDS for tensor in tensors)
+        found = [tensors[f"{name}.weight"] for name in names]
+        is_packed = all(tensor.type in PACKED_KINDS for tensor in found)
         made = []
-        for name, tensor in zip(names, tensors, strict=True):
+        for name, tensor in zip(names, found, strict=True):
             turned = head_dim if is_llama and name.endswith(("attn_q", "attn_k")) else 0
-            bias = file.tensors.get(f"{name}.bias")
+            bias = tensors.get(f"{name}.bias")
             added = None if bias is None else numbers_of(bias, library)
             pair = adapter.get(module_of(name))
             outputs, inputs = tensor.shape
@@ -214,7 +305,7 @@ def weights_of(
     def layer(index: int) -> LayerWeights:
         names = {name: f"blk.{index}.{name}" for name in LINEARS}
         qkv, gate_up = matrices(*(names[name] for name in HAS_BIAS)), matrices(names["ffn_gate"], names["ffn_up"])
-        norms = {key: file.tensors.get(f"blk.{index}.{name}.weight") for key, name in NORMS.items()}
+        norms = {key: tensors.get(f"blk.{index}.{name}.weight") for key, name in NORMS.items()}
         (out,), (down,) = matrices(names["attn_output"]), matrices(names["ffn_down"])
         return LayerWeights(
             qkv,
@@ -222,23 +313,33 @@ def weights_of(
             gate_up,
             down,
             {key: numbers_of(norm, library) for key, norm in norms.items() if norm is not None},
+            values.is_local(index),
         )
 
-    embedding = file.tensors["token_embd.weight"]
-    (head,) = matrices("output" if "output.weight" in file.tensors else "token_embd")
+    embedding = tensors["token_embd.weight"]
+    frequencies, attention_factor = rotation_of(file, values, library)
+    local = unscaled(values.get("rope.freq_base_swa", 10000.0), values.rotary)
+    (head,) = matrices("output" if "output.weight" in tensors else "token_embd")
     return DecoderWeights(
         heads=values["attention.head_count"],
         kv_heads=values.kv_heads,
         head_dim=head_dim,
         epsilon=values["attention.layer_norm_rms_epsilon"],
-        frequencies=frequencies_of(file, values, library),
-        attention_factor=1.0,
+        frequencies=frequencies,
+        attention_factor=attention_factor,
         embedding=embedding.data,
         embedding_type=embedding.type,
         num_layers=values["block_count"],
         layers=map(layer, range(values["block_count"])),
-        final_norm=numbers_of(file.tensors["output_norm.weight"], library),
+        final_norm=numbers_of(tensors["output_norm.weight"], library),
         head=head,
+        scale=values.scale,
+        is_gelu=values.architecture in GEMMA,
+        embedding_scale=hidden**0.5 if values.architecture in GEMMA else 1.0,
+        score_cap=values.get("attn_logit_softcapping") or 0.0,
+        logit_cap=values.get("final_logit_softcapping") or 0.0,
+        window=values["attention.sliding_window"] if values.has_local_layers else 0,
+        local_frequencies=local if values.has_local_layers else None,
     )
 
 
@@ -248,14 +349,28 @@ def module_of(name: str) -> str:
     return f"model.layers.{block.removeprefix('blk.')}.{LINEARS[layer]}" if layer in LINEARS else ""
 
 
-def frequencies_of(file: GGUFFile, values: Values, library: ctypes.CDLL) -> Tensor:
-    """Return rotary frequencies, float32 `[D_rotary / 2]`, with the file's own factors (Llama 3.1 and later)."""
-    rotary = values.get("rope.dimension_count", values.head_dim)
-    found: Tensor = values.get("rope.freq_base", 10000.0) ** -(torch.arange(0, rotary, 2).float() / rotary)
-    if values.get("rope.scaling.type") == "linear":
-        found = found / values.get("rope.scaling.factor", 1.0)
-    factors = file.tensors.get("rope_freqs.weight")
-    return found if factors is None else found / numbers_of(factors, library)
+def rotation_of(file: GGUFFile, values: Values, library: ctypes.CDLL) -> tuple[Tensor, float]:
+    """Return rotary frequencies, float32 `[D_rotary / 2]`, scaled as the file says, and the factor of its attention."""
+    rotary, base = values.rotary, values.get("rope.freq_base", 10000.0)
+    found = unscaled(base, rotary)
+    scale, attention_factor = values.get("rope.scaling.factor", 1.0), values.get("rope.scaling.attn_factor", 1.0)
+    if values.scaling == "linear":
+        found = found / scale
+    if values.scaling == "yarn":  # fast ones stay as they are
+        bounds = (values.get("rope.scaling.yarn_beta_fast", 32.0), values.get("rope.scaling.yarn_beta_slow", 1.0))
+        trained, most = values.trained_positions, rotary - 1.0
+        first, last = (rotary / 2 * math.log(trained / (2 * math.pi * turns)) / math.log(base) for turns in bounds)
+        low, high = min(max(math.floor(first), 0.0), most), min(max(math.ceil(last), 0.0), most)
+        slow = ((torch.arange(rotary // 2) - low) / max(0.001, high - low)).clamp(0, 1)
+        found = found / scale * slow + found * (1 - slow)
+        attention_factor *= 1 + 0.1 * math.log(scale)
+    factors = next((file.tensors[name] for name in FACTORS if name in file.tensors), None)
+    return (found if factors is None else found / numbers_of(factors, library)), attention_factor
+
+
+def unscaled(base: float, rotary: int) -> Tensor:
+    found: Tensor = base ** -(torch.arange(0, rotary, 2).float() / rotary)
+    return found
 
 
 def packed(tensor: GGUFTensor, turned: int, library: ctypes.CDLL) -> Tensor:

@@ -176,6 +176,18 @@ static INLINE void hide(const Item *item, const int32_t *hidden, int first, int 
     }
 }
 
+/* Scores of a row are capped softly; those of keys outside its window, which come first, become -inf. */
+static INLINE void limit(const Model *m, const Step *s, const Unit *unit, int layer, int row, float *scores) {
+    float cap = m->cap * 1.44269504f;
+    for (int j = 0; cap > 0 && j < unit->keys; j += LANES) {
+        floats power = *(floats_in_memory *)(scores + j) * (2.88539008f / cap); /* cap * tanh(score / cap) */
+        *(floats_in_memory *)(scores + j) = cap - 2 * cap / (1.0f + exp2_of(-larger(-power, (floats){} - 126.0f)));
+    }
+    if (!m->layers[layer].is_local) return;
+    const int64_t *keys = s->key_positions + s->items[unit->item].start + unit->first;
+    for (int j = 0; j < unit->keys && keys[j] + m->window <= s->positions[row]; j++) scores[j] = -INFINITY;
+}
+
 /* The scores of a row over `keys` keys, of which it sees the first `seen`, become weights, which may replace them in memory
    if these are floats. to: the largest score and the sum of the weights */
 static INLINE void soften(float *scores, int seen, int keys, int is_float, void *weights, float *to) {
@@ -238,7 +250,9 @@ static void attend(const Model *m, const Step *s, const Unit *unit, int kv_head,
     hide(s->items + unit->item, s->hidden, unit->first, keys, rows, scores);
     float *partial = partials + ((size_t)unit->partial * m->kv_heads + (size_t)kv_head * unit->readers) * group * (d + 2);
     for (int r = 0; r < rows; r++) {
-        int seen = s->readers[unit->first_reader + r / group].length - unit->first;
+        const Reader *reader = s->readers + unit->first_reader + r / group;
+        int seen = reader->length - unit->first;
+        limit(m, s, unit, layer, reader->row, scores + r * UNIT);
         soften(scores + r * UNIT, seen < 0 ? 0 : seen > keys ? keys : seen, keys, 0, weights + r * UNIT,
                partial + r * (d + 2) + d);
     }
@@ -365,6 +379,7 @@ static void attend_few(const Model *m, const Step *s, const Unit *unit, int laye
     hide(s->items + unit->item, s->hidden, unit->first, keys, all, scores);
     for (int i = 0; i < all; i++) {
         int seen = readers[i % rows / group].length - unit->first;
+        limit(m, s, unit, layer, readers[i % rows / group].row, scores + i * UNIT);
         soften(scores + i * UNIT, seen < 0 ? 0 : seen > keys ? keys : seen, keys, 1, scores + i * UNIT, partial + i * (d + 2) + d);
     }
     memset(sums, 0, (size_t)all * parts * sizeof(Along));

@@ -56,7 +56,7 @@ static Shared lay_out(const Model *m, const Step *s, int most_readers, Cuts cuts
         .first_unit = take(space, (rows / WINDOW + 2) * sizeof(int32_t)),
         .parts = {take(space, (size_t)cuts.partials * 3 * sizeof(int32_t)), take(space, (rows + 2) * sizeof(int32_t))},
         .x = take(space, rows * m->hidden * sizeof(float)),
-        .qkv = take(space, rows * (q_width + 2 * kv_width) * sizeof(float)),
+        .qkv = take(space, rows * largest(q_width + 2 * kv_width, m->hidden) * sizeof(float)),
         .partials = take(space, (size_t)cuts.most_partials * m->heads * (m->head_dim + 2) * sizeof(float)),
         .lse = take(space, s->num_scored ? rows * m->heads * sizeof(float) : 0),
         .lows = take(space, m->has_adapter ? (rows + TILE - 1) / TILE * LOWS * sizeof(Rounded) : 0),
@@ -76,13 +76,24 @@ static void finish_head(const Model *m, const Step *s, const Layer *l, int layer
     if (!is_value) {
         const float *weight = is_key ? l->key_norm : l->query_norm;
         if (weight) norm_head(vector, weight, d, m->epsilon);
-        rotate(vector, s->cos + row * half, s->sin + row * half, half, vector);
+        const float *cos = l->is_local ? s->local_cos : s->cos, *sin = l->is_local ? s->local_sin : s->sin;
+        rotate(vector, cos + row * half, sin + row * half, half, vector);
     }
     if (is_key || is_value) {
         kv *to = (is_key ? s->keys : s->values)[layer] + (size_t)s->slots[row] * kv_width +
                  (head - m->heads - (is_value ? m->kv_heads : 0)) * d;
         for (int i = 0; i < d; i++) to[i] = to_kv(vector[i]);
     }
+}
+
+/* Adds what a layer makes of x to the residual stream, normed before if there is a norm. */
+static void add_linear(const Model *m, const Linear *l, const void *x, int rows, const float *post_norm, const Shared *all, Team *team) {
+    linear(l, x, rows, post_norm ? STORE : ADD, 0, post_norm ? all->qkv : all->x, all->lows, team);
+    meet(team);
+    if (!post_norm) return;
+    FOR_PART(row, rows, team)
+        add_normed(all->qkv + row * m->hidden, post_norm, m->hidden, m->epsilon, all->x + row * m->hidden);
+    meet(team);
 }
 
 /* What every thread runs, for one layer. */
@@ -124,21 +135,21 @@ static void run_layer(const Model *m, const Step *s, const Shared *all, const Pr
                         mine->scores, mine->means);
         meet(team);
     }
-    linear(&l->out, all->attended, rows, ADD, 0, all->x, all->lows, team);
-    meet(team);
+    add_linear(m, &l->out, all->attended, rows, l->attention_post_norm, all, team);
     FOR_PART(row, rows, team) norm(all->x + row * hidden, l->mlp_norm, hidden, m->epsilon, l->gate_up.kind, all->normed, row, rows);
     meet(team);
     linear(&l->gate_up, all->normed, rows, GATE, l->down.kind, all->gated, all->lows, team);
     meet(team);
-    linear(&l->down, all->gated, rows, ADD, 0, all->x, all->lows, team);
-    meet(team);
+    add_linear(m, &l->down, all->gated, rows, l->mlp_post_norm, all, team);
 }
 
 /* What every thread runs. */
 static void run_pass(const Model *m, const Step *s, const Shared *all, const Private *mine, int most_readers, Team *team) {
-    FOR_PART(row, s->rows, team)
-        warmdesk_unpack_row(m->embedding_type, m->embedding + s->tokens[row] * row_bytes(m->embedding_type, m->hidden),
-                            m->hidden, all->x + row * m->hidden);
+    FOR_PART(row, s->rows, team) {
+        float *x = all->x + row * m->hidden;
+        warmdesk_unpack_row(m->embedding_type, m->embedding + s->tokens[row] * row_bytes(m->embedding_type, m->hidden), m->hidden, x);
+        for (int i = 0; m->embedding_scale != 1 && i < m->hidden; i++) x[i] *= m->embedding_scale;
+    }
     meet(team);
     for (int layer = 0; layer < s->num_layers; layer++) {
         if (s->gives_up) {

@@ -59,7 +59,7 @@ class _Part(ctypes.Structure):
 class _Linear(ctypes.Structure):
     _fields_ = (
         *((name, _Pointer) for name in ("weights", "bias")),
-        *((name, _Int) for name in ("kind", "inputs", "outputs")),
+        *((name, _Int) for name in ("kind", "inputs", "outputs", "is_gelu")),
         ("parts", _Part * 3),
     )
 
@@ -68,14 +68,16 @@ class _Layer(ctypes.Structure):
     _fields_ = (
         *((name, _Linear) for name in ("qkv", "out", "gate_up", "down")),
         *((name, _Pointer) for name in ("attention_norm", "mlp_norm", "query_norm", "key_norm")),
+        *((name, _Pointer) for name in ("attention_post_norm", "mlp_post_norm")),
+        ("is_local", _Int),
     )
 
 
 class _Model(ctypes.Structure):
     _fields_ = (
         *((name, _Int) for name in ("num_layers", "hidden", "heads", "kv_heads", "head_dim", "rotary")),
-        *((name, _Int) for name in ("embedding_type", "has_adapter")),
-        *((name, _Float) for name in ("epsilon", "scale")),
+        *((name, _Int) for name in ("embedding_type", "has_adapter", "window")),
+        *((name, _Float) for name in ("epsilon", "scale", "embedding_scale", "cap")),
         *((name, _Pointer) for name in ("layers", "embedding", "final_norm")),
         ("head", _Linear),
     )
@@ -93,7 +95,8 @@ class _Step(ctypes.Structure):
     _fields_ = (
         *((name, _Int) for name in ("rows", "num_items", "num_readers", "num_outputs")),
         *((name, _Int) for name in ("num_scored", "first_scored", "last_scored", "num_layers")),
-        *((name, _Pointer) for name in ("tokens", "slots", "outputs", "cos", "sin", "turn_cos", "turn_sin")),
+        *((name, _Pointer) for name in ("tokens", "slots", "outputs", "cos", "sin", "local_cos", "local_sin")),
+        *((name, _Pointer) for name in ("positions", "key_positions", "turn_cos", "turn_sin")),
         *((name, _Pointer) for name in ("items", "readers", "hidden", "scored", "scored_readers", "scored_hidden")),
         *((name, _Pointer) for name in ("keys", "values", "logits")),
         ("threads", _Int),
@@ -124,12 +127,14 @@ class LayerWeights:
     gate_up: Sequence[Matrix]
     down: Matrix
     norms: dict[str, Tensor]
+    is_local: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderWeights:
     """What a decoder is made of. embedding: rows of numbers of a GGUF type; kept as they are. attention_factor: of
-    cosines and sines (YaRN). layers: each is packed before the next one is asked for.
+    cosines and sines (YaRN). layers: each is packed before the next one is asked for. Gemma's: is_gelu, caps of scores
+    and logits (0: none), a window in ids and frequencies of local layers.
     """
 
     heads: int
@@ -144,6 +149,13 @@ class DecoderWeights:
     layers: Iterable[LayerWeights]
     final_norm: Tensor
     head: Matrix
+    scale: float
+    is_gelu: bool = False
+    embedding_scale: float = 1.0
+    score_cap: float = 0.0
+    logit_cap: float = 0.0
+    window: int = 0
+    local_frequencies: Tensor | None = None
 
 
 class NativeDecoder:
@@ -153,6 +165,7 @@ class NativeDecoder:
         self._library = library
         self._frequencies, self._factor = weights.frequencies, weights.attention_factor
         self._lanes: int = library.warmdesk_lanes()
+        self._local, self._logit_cap, self._is_gelu = weights.local_frequencies, weights.logit_cap, weights.is_gelu
         self._has_adapter = False
         self._kept: list[Any] = [weights.embedding]  # what the compiled code points to
         layers = (_Layer * weights.num_layers)(*(self._layer(layer) for layer in weights.layers))
@@ -167,8 +180,11 @@ class NativeDecoder:
             rotary=2 * len(weights.frequencies),
             embedding_type=weights.embedding_type,
             has_adapter=self._has_adapter,
+            window=weights.window,
             epsilon=weights.epsilon,
-            scale=weights.head_dim**-0.5,
+            scale=weights.scale,
+            embedding_scale=weights.embedding_scale,
+            cap=weights.score_cap,
             layers=ctypes.addressof(layers),
             embedding=weights.embedding.ctypes.data,
             final_norm=self._keep(weights.final_norm.float()),
@@ -191,6 +207,8 @@ class NativeDecoder:
         arena.positions.index_copy_(0, torch.tensor(slots), positions)
         turned = positions.float().unsqueeze(1) * self._frequencies
         cos, sin = turned.cos() * self._factor, turned.sin() * self._factor
+        turned = turned if self._local is None else positions.float().unsqueeze(1) * self._local
+        local_cos, local_sin = (cos, sin) if self._local is None else (turned.cos(), turned.sin())
         turns: dict[int, int] = {}
         readers, hidden, scored_readers, scored_hidden = (array("i") for _ in range(4))
         items = plan_runs(plan_items(chunks), turns, readers, hidden)
@@ -214,6 +232,10 @@ class NativeDecoder:
             outputs=address(wanted),
             cos=cos.data_ptr(),
             sin=sin.data_ptr(),
+            local_cos=local_cos.data_ptr(),
+            local_sin=local_sin.data_ptr(),
+            positions=positions.data_ptr(),
+            key_positions=arena.positions.data_ptr(),
             turn_cos=turn_cos.data_ptr(),
             turn_sin=turn_sin.data_ptr(),
             items=ctypes.addressof(items),
@@ -233,7 +255,7 @@ class NativeDecoder:
             raise MemoryError("no memory for a pass")
         if ended == GIVEN_UP:
             raise PassGivenUp
-        return logits
+        return (logits / self._logit_cap).tanh() * self._logit_cap if self._logit_cap else logits
 
     def _layer(self, layer: LayerWeights) -> _Layer:
         return _Layer(
@@ -241,6 +263,7 @@ class NativeDecoder:
             out=self._linear([layer.out]),
             gate_up=self._linear(layer.gate_up, in_turn=True),
             down=self._linear([layer.down]),
+            is_local=layer.is_local,
             **{name: self._keep(norm.float()) for name, norm in layer.norms.items()},
         )
 
@@ -251,7 +274,7 @@ class NativeDecoder:
         outputs, inputs = sum(one.outputs for one in matrices), matrices[0].inputs
         if matrices[0].kind:
             parts = [self._part(one) for one in matrices]
-            return _Linear(bias=bias, kind=PACKED, inputs=inputs, outputs=outputs, parts=(_Part * 3)(*parts))
+            return _Linear(None, bias, PACKED, inputs, outputs, self._is_gelu, (_Part * 3)(*parts))
         # each [panels, lanes, inputs]
         panels = [torch.unflatten(one.weights, 0, (-1, self._lanes)) for one in matrices]
         together = torch.stack(panels, 1).flatten(0, 1) if in_turn else torch.cat(panels)
@@ -261,7 +284,7 @@ class NativeDecoder:
         else:
             # the first ones of all lanes, then the second ones
             kind, packed = FLOAT32, torch.unflatten(together.float(), 2, (-1, 2)).permute(0, 2, 3, 1)
-        return _Linear(self._keep(packed.contiguous()), bias, kind, inputs, outputs)
+        return _Linear(self._keep(packed.contiguous()), bias, kind, inputs, outputs, self._is_gelu)
 
     def _part(self, matrix: Matrix) -> _Part:
         if matrix.adapter is None:
@@ -309,10 +332,12 @@ def weights_of(hf: Any, rotation: Rotation, weights: PackedWeights) -> DecoderWe
             {name: norm.weight.detach() for name, norm in norms.items() if norm is not None},
         )
 
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return DecoderWeights(
         heads=config.num_attention_heads,
         kv_heads=config.num_key_value_heads,
-        head_dim=getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads,
+        head_dim=head_dim,
+        scale=head_dim**-0.5,
         epsilon=config.rms_norm_eps,
         frequencies=rotation.frequencies,
         attention_factor=body.rotary_emb.attention_scaling,

@@ -32,6 +32,7 @@ typedef struct {
     const void *weights; /* panels */
     const float *bias;   /* NULL: none */
     int32_t kind, inputs, outputs; /* outputs: a multiple of OUTPUTS */
+    int32_t is_gelu;               /* of gate and up: the activation; else SiLU */
     Part parts[3];                 /* if packed: of queries, keys and values, or of gate and up */
 } Linear;
 
@@ -163,7 +164,8 @@ static INLINE void use_products(const Linear *l, floats result[][TILE], int grou
             if (use == ADD) *to += value;
             if (use == GATE && p % 2) { /* panels of gate and up stand in turn */
                 floats gate = result[p - 1][m];
-                value *= gate / (1.0f + exp2_of(-larger(gate * 1.44269504f, (floats){} - 126.0f)));
+                floats power = l->is_gelu ? gate * (gate * gate * 0.10294324f + 2.3022082f) : gate * 1.44269504f;
+                value *= gate / (1.0f + exp2_of(-larger(power, (floats){} - 126.0f)));
                 *(floats_in_memory *)(gated + p / 2 * LANES) = value;
             }
         }

@@ -6,13 +6,15 @@
 
 typedef struct {
     Linear qkv, out, gate_up, down; /* gate_up: panels of both in turn */
-    const float *attention_norm, *mlp_norm, *query_norm, *key_norm; /* the last two may be NULL */
+    const float *attention_norm, *mlp_norm;
+    const float *query_norm, *key_norm, *attention_post_norm, *mlp_post_norm; /* NULL: none. post: of what is added */
+    int32_t is_local; /* its rows see only keys of the window, by angles of its own */
 } Layer;
 
 typedef struct {
     int32_t num_layers, hidden, heads, kv_heads, head_dim, rotary; /* rotary: turned dimensions of a head */
-    int32_t embedding_type, has_adapter;
-    float epsilon, scale;
+    int32_t embedding_type, has_adapter, window;
+    float epsilon, scale, embedding_scale, cap; /* cap: of scores, softly; 0: none */
     const Layer *layers;
     const uint8_t *embedding; /* [vocabulary, hidden], of a type of GGUF files: `embedding_type` */
     const float *final_norm;
@@ -43,6 +45,8 @@ typedef struct {
     int32_t num_layers;                      /* how many are run: fewer for a pass that only scores */
     const int32_t *tokens, *slots, *outputs; /* outputs: rows whose logits are wanted */
     const float *cos, *sin;           /* [rows, rotary / 2] of new queries and keys */
+    const float *local_cos, *local_sin;        /* the same for local layers */
+    const int64_t *positions, *key_positions; /* ids of rows, and of slots */
     const float *turn_cos, *turn_sin; /* [turns, rotary / 2] */
     const Item *items;
     const Reader *readers;

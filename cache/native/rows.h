@@ -3,14 +3,18 @@
 #pragma once
 #include "linear.h"
 
-/* x: one row, which becomes row `row` of the activations for weights of a kind */
-static void norm(const float *x, const float *weight, int n, float epsilon, Kind kind, void *out, int row, int rows) {
+static float norm_factor(const float *x, int n, float epsilon) {
     floats squares = {};
     for (int i = 0; i < n; i += LANES) {
         floats part = *(const floats_in_memory *)(x + i);
         squares += part * part;
     }
-    float factor = 1.0f / sqrtf(sum(squares) / n + epsilon);
+    return 1.0f / sqrtf(sum(squares) / n + epsilon);
+}
+
+/* x: one row, which becomes row `row` of the activations for weights of a kind */
+static void norm(const float *x, const float *weight, int n, float epsilon, Kind kind, void *out, int row, int rows) {
+    float factor = norm_factor(x, n, epsilon);
     for (int i = 0; i < n; i += COLUMNS) {
         float part[COLUMNS];
         for (int k = 0; k < COLUMNS; k++) part[k] = x[i + k] * factor * weight[i + k];
@@ -19,10 +23,13 @@ static void norm(const float *x, const float *weight, int n, float epsilon, Kind
 }
 
 static void norm_head(float *x, const float *weight, int n, float epsilon) {
-    float squares = 0;
-    for (int i = 0; i < n; i++) squares += x[i] * x[i];
-    float factor = 1.0f / sqrtf(squares / n + epsilon);
+    float factor = norm_factor(x, n, epsilon);
     for (int i = 0; i < n; i++) x[i] *= factor * weight[i];
+}
+
+static void add_normed(const float *x, const float *weight, int n, float epsilon, float *to) {
+    float factor = norm_factor(x, n, epsilon);
+    for (int i = 0; i < n; i++) to[i] += x[i] * factor * weight[i];
 }
 
 static INLINE void rotate(const float *x, const float *cos, const float *sin, int half, float *out) {
