@@ -102,9 +102,15 @@ def test_an_answer_equals_transformers_own_forward(family, compiled, monkeypatch
     passes, recorder = counted(model, monkeypatch), Recorder(model)
     prompt = b"What came before is gone, unless a layer below has carried it on. Or not?"
     with running(model) as engine:
+        at_once = answer(engine, plan_of(prompt.decode()), 12)
+    assert passes == [len(prompt)]
+    monkeypatch.setattr(model, "decode", lambda *_: None)
+    recorder.logits.clear()
+    with running(model) as engine:
         completion = answer(engine, plan_of(prompt.decode()), 12)
     assert completion.tokens is not None
     assert passes[-5:] == [1] * 5
+    assert at_once.tokens == completion.tokens
     with torch.no_grad():
         whole = weights(family)(input_ids=torch.tensor([[*prompt, *completion.tokens]])).logits[0]
     for row, logits in enumerate(recorder.logits):

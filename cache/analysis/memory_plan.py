@@ -55,6 +55,9 @@ class CountingModel:
         """Return zeros `[len(outputs), 1]`: token 0 is most likely. Nothing is scored, because any rows will do."""
         return torch.zeros(len(outputs), 1)
 
+    def decode(self, *_: object, **__: object) -> None:
+        """Tokens are chosen one by one."""
+
 
 def count_tokens(requests: Sequence[Request], info: ModelInfo, tokenizer: ChatTokenizer, memory: int) -> list[Usage]:
     """Return the usage of each request, if they are answered one after another from a cold start. memory: bytes of the

@@ -30,6 +30,11 @@ class Sampling:
     opening: tuple[int, float] | None = None
     ends_loops: bool = False
 
+    def is_greedy(self, *, first: bool) -> bool:
+        """Return whether the next token is simply the likeliest one. first: it is the first of the answer."""
+        changes = self.temperature or self.choices or self.stop or (first and self.opening)
+        return not changes and self.repetition_penalty == 1
+
     def __post_init__(self) -> None:
         for name, is_in_range, allowed in (
             ("max_tokens", self.max_tokens >= 1, "at least 1"),

@@ -12,15 +12,18 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
+from collections.abc import Sequence as Many
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 
+import torch
 from torch import Tensor
 
 from cache.attention.forward_pass import PassGivenUp
+from cache.attention.items import Chunk
 from cache.engine.device_memory import RowLimit, note_costs, timer_for
 from cache.engine.encoder import EncodeJob, Encoder, Encoding, PrefetchQueue, keys_of
 from cache.engine.recomputation import RowSelector
@@ -40,6 +43,10 @@ AHEAD_S, AHEAD_SHARE = 0.25, 0.1
 """Seconds of a pass that only encodes modules in advance; a new question stops it. Share of the time that such passes
 get beside other work, so that an ingest also ends at a desk that is always busy.
 """
+MOST_STEPS, STEPS_S = 16, 0.06
+"""Maximum number of tokens that a model chooses by itself, and the seconds after which it begins no further one, so that
+text still comes evenly. New work also ends it.
+"""
 log = logging.getLogger(__name__)
 
 
@@ -52,6 +59,17 @@ class ForgetJob:
     find: Callable[[Store], Set[str]]
     done: Future[int]
     is_urgent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PassResult:
+    """logits: float32 `[rows, vocabulary]`. outputs: each request's slice of them. tokens: those that the model chose
+    by itself; then there are no logits.
+    """
+
+    logits: Tensor
+    outputs: dict[Running, slice]
+    tokens: Mapping[Running, list[int] | Exception] = field(default_factory=dict)
 
 
 class EngineCore:
@@ -130,7 +148,7 @@ class EngineCore:
             self._ahead_due = began + (time.perf_counter() - began) / AHEAD_SHARE
         note_costs(self._timer, self.store.compute_cost)  # values the modules collected next
         self._encoder.collect()
-        self._advance(*computed, sum(scheduled.values()))
+        self._advance(computed, sum(scheduled.values()))
 
     def _take_in(self) -> None:
         while self.inbox:
@@ -323,7 +341,7 @@ class EngineCore:
     def _scorings(self) -> dict[Sequence, RowScoring]:
         return {w.scoring.sequence: w.scoring for w in self._waiting if w.scoring is not None}
 
-    def _compute(self, scheduled: dict[Sequence, int]) -> tuple[Tensor, dict[Running, slice]] | None:
+    def _compute(self, scheduled: dict[Sequence, int]) -> PassResult | None:
         """Return the result of `_forward`; None if the pass was stopped or failed: its rows are not computed."""
         try:
             computed = self._row_limit.attempt(sum(scheduled.values()), partial(self._forward, scheduled))
@@ -336,14 +354,16 @@ class EngineCore:
             self._suspect([*scheduled], error)
         return None
 
-    def _forward(self, scheduled: dict[Sequence, int]) -> tuple[Tensor, dict[Running, slice]]:
-        """Run the pass. Returns its logits `[rows, vocabulary]`, and each request's slice of them."""
+    def _forward(self, scheduled: dict[Sequence, int]) -> PassResult:
         self._timer.start()
         running, scorings = {r.sequence: r for r in self._running}, self._scorings()
         packed = pack_pass(scheduled, {s: r.num_outputs for s, r in running.items()}, scorings)
+        outputs = {running[sequence]: rows for sequence, rows in packed.rows_of.items()}
         arena = self.store.arena
         waits_for_copies = arena.has_copies
         arena.begin_copies()
+        if (tokens := self._decode(packed.chunks, [*outputs])) is not None:
+            return PassResult(torch.empty(0), outputs, tokens)
         logits = self.model.forward(packed.chunks, arena, packed.outputs, self._ends_pass, packed.scored)
         self._timer.launched(
             0 if waits_for_copies else packed.num_rows
@@ -352,12 +372,29 @@ class EngineCore:
             sequence.computed += rows
             if sequence in scorings:
                 scorings[sequence].add_pass()
-        return logits, {running[sequence]: rows for sequence, rows in packed.rows_of.items()}
+        return PassResult(logits, outputs)
 
-    def _advance(self, logits: Tensor, outputs: dict[Running, slice], num_rows: int) -> None:
-        """Continue answers with the logits `[rows, vocabulary]` of a pass. outputs: each request's slice."""
-        starts, finished = {r: rows.start for r, rows in outputs.items() if not r.is_read}, self._timer.finished
-        tokens = next_tokens(logits, starts, self._timer.to_host, partial(self._row_limit.note_shortage, num_rows))
+    def _decode(self, chunks: Many[Chunk], answers: Many[Running]) -> dict[Running, list[int] | Exception] | None:
+        """Let the model choose several tokens of every answer by itself; None if a choice needs the engine, or if the
+        pass is also for others. answers: with outputs in the pass.
+        """
+        steps = min((answer.most_steps for answer in answers), default=0)
+        if steps < 2 or len(answers) < len(chunks):
+            return None
+        end = time.perf_counter() + STEPS_S
+        arena, is_late = self.store.arena, lambda: bool(self.inbox) or time.perf_counter() >= end
+        if (chosen := self.model.decode(chunks, arena, min(steps, MOST_STEPS), is_late)) is None:
+            return None
+        for answer in answers:
+            answer.sequence.computed += len(chosen)
+        return {answer: [*tokens] for answer, *tokens in zip(answers, *chosen, strict=True)}
+
+    def _advance(self, result: PassResult, num_rows: int) -> None:
+        """Continue answers with the result of a pass."""
+        logits, outputs, tokens, finished = result.logits, result.outputs, result.tokens, self._timer.finished
+        if not tokens:
+            starts = {r: rows.start for r, rows in outputs.items() if not r.is_read}
+            tokens = next_tokens(logits, starts, self._timer.to_host, partial(self._row_limit.note_shortage, num_rows))
         for running, rows in outputs.items():
             try:
                 read, advance = running.read, running.advance

@@ -6,8 +6,9 @@ choosing a token (`cache.decoding.choosing`).
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -145,21 +146,29 @@ class Running:
         self._note_first_token(finished())
         return "scored"
 
-    def advance(self, token: int | Exception, finished: Callable[[], float]) -> FinishReason | None:
-        """Add the next token and the tokens forced by it, and deliver their text. Returns why the answer ends here, if
-        it does. token: the token, or an error to raise. finished: returns the time when the device finished it. Raises
-        CacheError if the text of these or earlier tokens could not be made.
+    @property
+    def most_steps(self) -> int:
+        """Number of tokens that a pass may choose, the likeliest ones; 0 if the engine must choose them."""
+        is_greedy = self.admitted.request.sampling.is_greedy(first=not self.answer)
+        if self.is_read or self.sequence.pending > 1 or not is_greedy:
+            return 0
+        return min(self.most_tokens - len(self.answer), self.sequence.adjacent_slots)
+
+    def advance(self, tokens: Iterable[int] | Exception, finished: Callable[[], float]) -> FinishReason | None:
+        """Add the next tokens and those forced by them, and deliver their text. Returns why the answer ends here, if it
+        does. tokens: those that were chosen, or an error to raise. finished: returns the time when the device finished
+        them. Raises CacheError if the text of these or earlier tokens could not be made.
         """
-        if isinstance(token, Exception):
-            raise token
+        if isinstance(tokens, Exception):
+            raise tokens
         if not self.timings.ttft:
             self._note_first_token(finished())
         reason = self._why_over() if self.admitted.request.begun else None  # all of it may have been delivered before
-        reason = reason or self._append(token)
-        for following in self.sampler.forced(self.answer):  # these need no passes of their own
+        for token in chain(tokens, self.sampler.forced(self.answer)):  # forced ones need no passes of their own
             if reason is not None:
                 break
-            reason = self._append(following)
+            reason = self._append(token)
+        self.sequence.computed = min(self.sequence.computed, len(self.sequence.tokens))  # of tokens after the end
         self.text.update(self.answer, final=reason is not None)
         if self.text.failure is not None:
             raise self.text.failure
@@ -338,9 +347,10 @@ def pack_pass(
 
 def next_tokens(
     logits: Tensor, rows: Mapping[Running, int], to_host: ToHost, note_shortage: Callable[[str], object]
-) -> dict[Running, int | Exception]:
-    """Return the next token of each answer, or its error. logits: float32 `[N, vocabulary]`. rows: each answer's row,
-    ascending. note_shortage: called with the reason when device memory runs out; then tokens are chosen on the host.
+) -> dict[Running, list[int] | Exception]:
+    """Return the next token of each answer, alone in a list, or its error. logits: float32 `[N, vocabulary]`. rows:
+    each answer's row, ascending. note_shortage: called with the reason when device memory runs out; then tokens are
+    chosen on the host.
     """
     if not rows:
         return {}
@@ -348,7 +358,7 @@ def next_tokens(
     drawn, shortage = [sampler.num_drawn for sampler in samplers], ""
     try:
         tokens = choose_tokens(rows_of(logits, [*rows.values()]), samplers, answers, to_host)
-        return dict(zip(rows, tokens, strict=True))
+        return {one: [token] for one, token in zip(rows, tokens, strict=True)}
     except Exception as error:
         if is_shortage(error):
             shortage = str(error)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from cache.attention.items import Chunk, KVView, VisibleRange
-from cache.memory.arena import Extent, join_extents, total_length
+from cache.memory.arena import Extent, join_extents, part_of, total_length
 from cache.memory.device import CacheEntry
 from cache.memory.prefix_tree import PathStep, PrefixNode, step_key
 from cache.prompt.plan import Segment, Span
@@ -38,6 +38,12 @@ class Sequence:
     @property
     def missing_slots(self) -> int:
         return max(0, len(self.tokens) - total_length(self.own))
+
+    @property
+    def adjacent_slots(self) -> int:
+        """Number of own slots one after another in memory, from that of the next row on."""
+        behind = part_of(self.own, self.computed, total_length(self.own))
+        return behind[0].length if behind else 0
 
     def append(self, token: int) -> None:
         self.tokens.append(token)

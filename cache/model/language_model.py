@@ -255,6 +255,14 @@ class Model(Protocol):
         `info.scored_layers` is scored; if all are, the pass ends after these layers and their KV is incomplete.
         """
 
+    def decode(
+        self, chunks: Sequence[Chunk], arena: Arena, steps: int, is_late: Callable[[], bool]
+    ) -> list[list[int]] | None:
+        """Choose the likeliest next token of each chunk, and add it to the chunk, `steps` times. Returns the tokens of
+        each step, the last after a stop token or when is_late returns True; None if the model cannot: call `forward`.
+        chunks: of one row, with slots for all steps one after another in memory. Raises MemoryError.
+        """
+
 
 class LanguageModel:
     """A transformers causal model that attends over the KV pool. Passes run in compiled code if it covers the model
@@ -346,6 +354,12 @@ class LanguageModel:
             if outputs:
                 return logits.float()
         return torch.empty(0, self.info.vocabulary, device=self.device)
+
+    def decode(
+        self, chunks: Sequence[Chunk], arena: Arena, steps: int, is_late: Callable[[], bool]
+    ) -> list[list[int]] | None:
+        native, ends = self.native, self.info.stop_tokens
+        return None if native is None else native.decode(chunks, arena, steps, ends, is_late)
 
     @torch.no_grad()
     def _try(self, kind: "PassKind") -> None:

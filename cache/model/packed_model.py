@@ -100,6 +100,11 @@ class PackedModel:
     ) -> Tensor:
         return self.native.forward(chunks, arena, outputs, give_up, scored, self.info.scored_layers)
 
+    def decode(
+        self, chunks: Sequence[Chunk], arena: Arena, steps: int, is_late: Callable[[], bool]
+    ) -> list[list[int]] | None:
+        return self.native.decode(chunks, arena, steps, self.info.stop_tokens, is_late)
+
 
 class Values:
     """The numbers of a file's architecture, by their names without its prefix."""

@@ -198,3 +198,39 @@ int warmdesk_step(const Model *m, const Step *s) {
     free(space.memory);
     return given_up ? 2 : 0;
 }
+
+static int32_t likeliest(const float *logits, long count) {
+    long best = 0;
+    floats most = (floats){} + logits[0];
+    for (long i = 0; i < count; i += LANES) most = larger(most, *(const floats_in_memory *)(logits + i));
+    for (int i = 0; i < LANES; i++) most = larger(most, (floats){} + most[i]);
+    while (best < count - 1 && logits[best] != most[0]) best++;
+    return best;
+}
+
+static int is_among(int32_t token, const int32_t *tokens, int count) {
+    for (int i = 0; i < count; i++)
+        if (tokens[i] == token) return 1;
+    return 0;
+}
+
+/* Returns how many steps were computed; 0 if there is no memory for one. */
+int warmdesk_decode(const Model *m, const Step *first, const Decoding *d) {
+    Step s = *first;
+    for (int step = 0; step < d->steps; step++) {
+        if (step && d->is_late()) return step;
+        if (warmdesk_step(m, &s)) return step;
+        int32_t *chosen = d->chosen + step * s.rows, is_over = 0;
+        for (int row = 0; row < s.rows; row++) {
+            chosen[row] = likeliest(s.logits + (size_t)row * m->head.outputs, m->head.outputs);
+            is_over |= is_among(chosen[row], d->ends, d->num_ends);
+            Item *own = d->items + d->grown[row];
+            own->length++, d->readers[own->first_reader].length++;
+        }
+        if (is_over) return step + 1;
+        int angles = s.rows * m->rotary / 2;
+        s.tokens = chosen, s.slots += s.rows, s.positions += s.rows;
+        s.cos += angles, s.sin += angles, s.local_cos += angles, s.local_sin += angles;
+    }
+    return d->steps;
+}

@@ -8,7 +8,7 @@ Out of scope: families other than Llama's, and other devices.
 import ctypes
 import logging
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -101,6 +101,25 @@ class _Step(ctypes.Structure):
         *((name, _Pointer) for name in ("keys", "values", "logits")),
         ("threads", _Int),
         ("gives_up", _GivesUp),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A step, its logits `[outputs, vocabulary]`, the slots of it and later steps, and what else it points to."""
+
+    step: _Step
+    logits: Tensor
+    slots: "array[int]"
+    items: "ctypes.Array[_Item]"
+    kept: tuple[Any, ...]
+
+
+class _Decoding(ctypes.Structure):
+    _fields_ = (
+        *((name, _Int) for name in ("steps", "num_ends")),
+        *((name, _Pointer) for name in ("ends", "grown", "items", "readers", "chosen")),
+        ("is_late", _GivesUp),
     )
 
 
@@ -201,9 +220,53 @@ class NativeDecoder:
         scored_layers: range = range(0),
     ) -> Tensor:
         """Run a pass as `Model.forward`. give_up is called in passes of more than LONG_ROWS rows."""
+        plan = self._plan(chunks, arena, outputs, scored, scored_layers)
+        step, logits = plan.step, plan.logits
+        if step.rows > LONG_ROWS:
+            step.gives_up = _GivesUp(give_up)
+        ended = self._library.warmdesk_step(ctypes.byref(self._model), ctypes.byref(step))
+        if ended == NO_MEMORY:
+            raise MemoryError("no memory for a pass")
+        if ended == GIVEN_UP:
+            raise PassGivenUp
+        return (logits / self._logit_cap).tanh() * self._logit_cap if self._logit_cap else logits
+
+    def decode(
+        self, chunks: Sequence[Chunk], arena: Arena, steps: int, ends: Collection[int], is_late: Callable[[], bool]
+    ) -> list[list[int]]:
+        """Choose tokens as `Model.decode`. ends: the stop tokens."""
+        plan = self._plan(chunks, arena, range(len(chunks)), steps=steps)
+        step, last = plan.step, {item.start + item.length - 1: index for index, item in enumerate(plan.items)}
+        chosen, stops = array("i", bytes(4 * steps * step.rows)), array("i", ends)
+        grown = array("i", (last[slot] for slot in plan.slots[: step.rows]))
+        decoding = _Decoding(
+            steps=steps,
+            num_ends=len(stops),
+            ends=address(stops),
+            grown=address(grown),
+            items=step.items,
+            readers=step.readers,
+            chosen=address(chosen),
+            is_late=_GivesUp(is_late),
+        )
+        done = self._library.warmdesk_decode(ctypes.byref(self._model), ctypes.byref(step), ctypes.byref(decoding))
+        if not done:
+            raise MemoryError("no memory for a pass")
+        return [chosen[row * step.rows : (row + 1) * step.rows].tolist() for row in range(done)]
+
+    def _plan(
+        self,
+        chunks: Sequence[Chunk],
+        arena: Arena,
+        outputs: Sequence[int],
+        scored: Sequence[ScoredChunk] = (),
+        scored_layers: range = range(0),
+        steps: int = 1,
+    ) -> _Plan:
+        """Plan the first of some steps. Slots, positions and angles of later ones follow in memory."""
         tokens = array("i", (token for chunk in chunks for token in chunk.tokens))
-        slots = array("i", (slot for chunk in chunks for slot in chunk.slots))
-        positions = torch.tensor([position for chunk in chunks for position in chunk.positions])
+        slots = array("i", (slot + step for step in range(steps) for chunk in chunks for slot in chunk.slots))
+        positions = torch.tensor([at + step for step in range(steps) for chunk in chunks for at in chunk.positions])
         arena.positions.index_copy_(0, torch.tensor(slots), positions)
         turned = positions.float().unsqueeze(1) * self._frequencies
         cos, sin = turned.cos() * self._factor, turned.sin() * self._factor
@@ -248,14 +311,10 @@ class NativeDecoder:
             values=ctypes.addressof(values),
             logits=logits.data_ptr(),
             threads=torch.get_num_threads(),
-            gives_up=_GivesUp(give_up) if len(tokens) > LONG_ROWS else _GivesUp(),
         )
-        ended = self._library.warmdesk_step(ctypes.byref(self._model), ctypes.byref(step))
-        if ended == NO_MEMORY:
-            raise MemoryError("no memory for a pass")
-        if ended == GIVEN_UP:
-            raise PassGivenUp
-        return (logits / self._logit_cap).tanh() * self._logit_cap if self._logit_cap else logits
+        angles_kept = (cos, sin, local_cos, local_sin, turn_cos, turn_sin)
+        lists = (tokens, wanted, readers, hidden, scored_runs, scored_readers, scored_hidden, keys, values)
+        return _Plan(step, logits, slots, items, (positions, *angles_kept, *lists))
 
     def _layer(self, layer: LayerWeights) -> _Layer:
         return _Layer(

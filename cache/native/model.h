@@ -59,3 +59,15 @@ typedef struct {
     int32_t threads;
     int (*gives_up)(void); /* asked before every layer whether the pass shall end; NULL: it never does */
 } Step;
+
+/* Steps of decoding after each other, with one row for each answer and outputs of all rows. tokens, slots, positions and
+   angles of the first step are the pass's; those of later steps follow in memory, except the tokens. */
+typedef struct {
+    int32_t steps, num_ends;
+    const int32_t *ends;  /* tokens after which no step follows */
+    const int32_t *grown; /* of each row, the item whose last key is its own */
+    Item *items;          /* those of the pass, and its readers: the grown ones get a key with each step */
+    Reader *readers;
+    int32_t *chosen;      /* [steps, rows]: the likeliest tokens */
+    int (*is_late)(void); /* asked before a further step */
+} Decoding;
