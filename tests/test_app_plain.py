@@ -11,6 +11,7 @@ from test_cache_chat_template import CHATML, DEFAULT_SYSTEM, DROPS_SYSTEM, LLAMA
 from app.answering.plain import conversation
 from app.desk.service import Service, public_name
 from app.domain.answers import PlainAnswer, PlainOptions, Said
+from app.domain.errors import DeskError
 from app.domain.statistics import Served
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import PLAIN, derive_template
@@ -108,6 +109,10 @@ def test_a_limit_a_stop_string_a_seed_and_the_temperature(desk):
     assert sampled[0] == sampled[1] != sampled[2]
     cold = said(desk, QUESTION, options=PlainOptions(max_tokens=6, temperature=1e-9))
     assert cold.text == said(desk, QUESTION).text, "next to zero is zero"
+    biased = said(desk, QUESTION, options=PlainOptions(max_tokens=3, logit_bias=((ord("w"), 100.0),)))
+    assert biased.text == "www"
+    with pytest.raises(DeskError, match=r"^logit_bias: there is no token 300, the model has 300$"):
+        said(desk, QUESTION, options=PlainOptions(logit_bias=((300, 1.0),)))
 
 
 def test_a_desk_that_is_stopped_ends_it_and_gives_what_there_is(desk):

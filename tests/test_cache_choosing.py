@@ -28,14 +28,19 @@ def weights_of(logits: torch.Tensor, sampling: Sampling, answer: Sequence[int]) 
         for token in set(answer):
             penalty = sampling.repetition_penalty
             logits[token] = logits[token] / penalty if logits[token] > 0 else logits[token] * penalty
+            logits[token] -= sampling.presence_penalty + answer.count(token) * sampling.frequency_penalty
     elif sampling.opening is not None:
         logits[sampling.opening[0]] += sampling.opening[1]
+    if sampling.choices is None:
+        for token, value in sampling.logit_bias:
+            logits[token] += value
     if sampling.temperature == 0:
         return torch.nn.functional.one_hot(logits.argmax(), len(logits)).double()
     probabilities, ids = (logits / sampling.temperature).softmax(-1).sort(descending=True, stable=True)
     if sampling.top_k:
         probabilities[sampling.top_k :] = 0
-        probabilities /= probabilities.sum()
+    probabilities[probabilities < sampling.min_p * probabilities[0]] = 0
+    probabilities /= probabilities.sum()
     probabilities[probabilities.cumsum(-1) - probabilities >= sampling.top_p] = 0
     return torch.zeros_like(logits).scatter(0, ids, probabilities)
 
@@ -45,7 +50,11 @@ samplings = st.builds(
     temperature=st.sampled_from([0.0, 0.3, 1.0, 4.0]),
     top_k=st.sampled_from([0, 0, 1, 5, 39, 40, 99]),
     top_p=st.sampled_from([1.0, 1.0, 0.9, 0.5, 1e-6]),
+    min_p=st.sampled_from([0.0, 0.0, 0.1, 1.0]),
     repetition_penalty=st.sampled_from([1.0, 1.3]),
+    presence_penalty=st.sampled_from([0.0, 1.5, -1.0]),
+    frequency_penalty=st.sampled_from([0.0, 0.5]),
+    logit_bias=st.sampled_from([(), ((5, 9.0), (6, -100.0))]),
     seed=st.integers(0, 5),
     choices=st.sampled_from([None, None, CHOICES]),
     opening=st.sampled_from([None, (3, 4.0)]),
@@ -78,6 +87,8 @@ def test_tokens_come_as_often_as_they_should():
                 {"top_k": 6},
                 {"top_p": 0.8},
                 {"top_k": 12, "top_p": 0.6},
+                {"min_p": 0.2},
+                {"min_p": 0.1, "top_p": 0.7, "logit_bias": ((3, 1.5),)},
                 {"temperature": 3.0, "top_p": 0.95},
                 {"choices": CHOICES},
                 {"opening": (3, 2.0)},

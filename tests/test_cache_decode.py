@@ -100,7 +100,13 @@ def test_it_ends_when_a_question_may_wait_no_longer(hf, compiled, one_by_one, mo
 
 @pytest.mark.parametrize(
     "sampling",
-    [{"temperature": 1.0, "seed": 1}, {"repetition_penalty": 1.2}, {"stop": ("zz",)}, {"opening": (65, 1.0)}],
+    [
+        {"temperature": 1.0, "seed": 1},
+        {"logit_bias": ((1, 1.0),)},
+        {"presence_penalty": 1.0},
+        {"stop": ("zz",)},
+        {"opening": (65, 1.0)},
+    ],
 )
 def test_choices_of_the_engine_stay_its_own(sampling):
     assert not Sampling(**sampling).is_greedy(first=True)

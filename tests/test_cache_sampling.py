@@ -32,7 +32,7 @@ def test_the_same_seed_gives_the_same_tokens_and_others_do_not():
     one, again, other = (draws(Sampling(temperature=1, seed=seed), 50) for seed in (7, 7, 8))
     assert one == again != other
     assert draws(Sampling(temperature=1), 50) != draws(Sampling(temperature=1), 50)
-    assert draws(Sampling(top_k=3, top_p=0.5), 5) == [1] * 5
+    assert draws(Sampling(top_k=3, top_p=0.5, min_p=0.1), 5) == [1] * 5
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,9 @@ def test_top_k_and_top_p_cut(options, possible):
         ({"top_p": 0.0}, "top_p is 0.0"),
         ({"top_p": 1.1}, "top_p is 1.1"),
         ({"top_p": math.nan}, "top_p is nan"),
+        ({"min_p": 1.5}, "min_p is 1.5"),
+        ({"presence_penalty": -2.1}, "presence_penalty is -2.1"),
+        ({"logit_bias": ((1, 101.0),)}, "logit_bias is"),
         ({"stop": ("x", "")}, "empty stop string"),
     ],
 )

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -75,6 +76,7 @@ def test_openai_backend_names_conversation_and_customer_where_asked():
     server = FakeServer(OK)
     spec = ServerSpec(url=SPEC.url, name="m", cache_salt=True, cache_key=True)
     sampling = Sampling(max_tokens=9, temperature=0.5, top_p=0.9, top_k=4, seed=1, repetition_penalty=1.1, stop=("x",))
+    sampling = replace(sampling, min_p=0.1, presence_penalty=0.2, frequency_penalty=0.3, logit_bias=((7, -1.0),))
     with engine_for(server, spec) as engine:
         for tenant, session in (("ann", "1"), ("ann", "1"), ("bob", "2")):
             said(engine, tenant=tenant, session=session, sampling=sampling)
@@ -82,6 +84,8 @@ def test_openai_backend_names_conversation_and_customer_where_asked():
     assert first == again
     assert {key for key in first if first[key] != other[key]} == {"cache_salt", "prompt_cache_key"}
     assert (first["top_p"], first["top_k"], first["seed"], first["stop"]) == (0.9, 4, 1, ["x"])
+    assert (first["min_p"], first["presence_penalty"], first["frequency_penalty"]) == (0.1, 0.2, 0.3)
+    assert first["logit_bias"] == {"7": -1.0}
     assert "authorization" not in server.requests[-1].headers
 
 

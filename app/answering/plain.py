@@ -7,6 +7,7 @@ Nothing is stored.
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from itertools import groupby
 
 from app.answering.answering import engine_failed
@@ -80,14 +81,14 @@ def complete(
         raise DeskError(str(error), code="prompt-too-long") from error
     if plan.next_position >= positions:
         raise DeskError(f"the messages fill the model's context of {positions} tokens", code="prompt-too-long")
+    if strange := [token for token, _ in options.logit_bias if not 0 <= token < engine.info.vocabulary]:
+        known = f"the model has {engine.info.vocabulary}"
+        raise DeskError(f"logit_bias: there is no token {strange[0]}, {known}", code="bad-logit-bias")
     temperature = options.temperature or 0.0
-    sampling = Sampling(
-        max_tokens=options.max_tokens or MOST_TOKENS,
-        temperature=temperature if temperature >= LEAST_TEMPERATURE else 0.0,
-        top_p=options.top_p,
-        seed=options.seed,
-        stop=options.stop,
-    )
+    given = {field.name: getattr(options, field.name) for field in fields(options)}
+    given["max_tokens"] = options.max_tokens or MOST_TOKENS
+    given["temperature"] = temperature if temperature >= LEAST_TEMPERATURE else 0.0
+    sampling = Sampling(**given)
     request = Request(plan=plan, sampling=sampling, reuse="prefix", tenant=owner)
     return PlainStream(engine.submit(request), report)
 

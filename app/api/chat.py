@@ -192,13 +192,10 @@ def _start(desk: Service, body: ChatRequest, owner: str) -> "RunningAnswer[Answe
         )
     if body.model != desk.models().language:
         raise ApiError(404, f"there is no model {body.model!r}: see /v1/models", "model_not_found", "model")
-    options = PlainOptions(
-        max_tokens=body.longest,
-        temperature=body.temperature,
-        top_p=1.0 if body.top_p is None else body.top_p,
-        seed=body.seed,
-        stop=body.stops,
-    )
+    named = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed")
+    given = {name: value for name in named if (value := getattr(body, name)) is not None}
+    biases = tuple((body.logit_bias or {}).items())
+    options = PlainOptions(max_tokens=body.longest, stop=body.stops, logit_bias=biases, **given)
     return RunningAnswer(lambda: desk.complete([*earlier, last], options, owner=owner))
 
 

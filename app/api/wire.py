@@ -55,6 +55,7 @@ KNOWN = {
     "context-full": _Known(400, "the question is too long for the model: shorten it", "context_length_exceeded"),
     "prompt-too-long": _Known(400, code="context_length_exceeded"),
     "bad-messages": _Known(400),
+    "bad-logit-bias": _Known(400),
     "bad-feedback": _Known(400),
     "bad-name": _Known(400),
     "unreadable": _Known(400),
@@ -148,7 +149,7 @@ class ApiRoute(APIRoute):
 
 MOST_MESSAGES, MOST_PARTS = 1000, 1000
 MOST_INPUTS = 256
-MOST_STOPS = 4
+MOST_STOPS, MOST_BIASES = 4, 300
 UNSUPPORTED = {
     "tools": "tools are not supported",
     "functions": "functions are not supported",
@@ -206,6 +207,14 @@ class ChatRequest(OfUser):
     max_completion_tokens: Annotated[int | None, Field(ge=1, description="Newer name of max_tokens.")] = None
     temperature: Annotated[float | None, Field(ge=0, le=2, description="Of the language model alone.")] = None
     top_p: Annotated[float | None, Field(gt=0, le=1, description="Of the language model alone.")] = None
+    min_p: Annotated[float | None, Field(ge=0, le=1, description="Of the language model alone.")] = None
+    repetition_penalty: Annotated[float | None, Field(ge=1, le=100, description="Of the language model alone.")] = None
+    presence_penalty: Annotated[float | None, Field(ge=-2, le=2, description="Of the language model alone.")] = None
+    frequency_penalty: Annotated[float | None, Field(ge=-2, le=2, description="Of the language model alone.")] = None
+    logit_bias: Annotated[
+        dict[int, Annotated[float, Field(ge=-100, le=100)]] | None,
+        Field(max_length=MOST_BIASES, description="Of the language model alone: added to logits, by token id."),
+    ] = None
     seed: Annotated[int | None, Field(ge=0, lt=2**63, description="Of the language model alone.")] = None
     stop: Annotated[Line | list[Line] | None, Field(description="Of the language model alone; up to 4.")] = None
     n: Annotated[int | None, Field(ge=1, le=1, description="One answer each.")] = None

@@ -7,6 +7,8 @@ scope: which tokens are allowed (`constraints`).
 Shape letters: N answers, V tokens of the vocabulary, K most likely of them.
 """
 
+import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -98,22 +100,26 @@ def padded(allowed: Sequence[Mapping[int, float]], device: torch.device) -> tupl
 
 
 def adjusted(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
-    """Return the logits `[N, V]` of the draws with the biases of openings and the repetition penalties."""
+    """Return the logits `[N, V]` of the draws with their penalties and biases."""
     biases: list[tuple[int, int, float]] = []
     penalties: list[tuple[int, int, float]] = []
     for row, draw in enumerate(draws):
         sampling = draw.sampling
         if sampling.opening is not None and not draw.answer:
             biases.append((row, *sampling.opening))
+        biases += ((row, token, value) for token, value in sampling.logit_bias)
+        if sampling.presence_penalty or sampling.frequency_penalty:
+            for token, count in Counter(draw.answer).items():
+                biases.append((row, token, -sampling.presence_penalty - count * sampling.frequency_penalty))
         if sampling.repetition_penalty != 1:
             penalties += ((row, token, sampling.repetition_penalty) for token in set(draw.answer))
-    if biases:
-        rows, tokens, values = (on_device(x, logits.device) for x in zip(*biases, strict=True))
-        logits = logits.index_put((rows, tokens), values.to(logits.dtype), accumulate=True)
     if penalties:
         rows, tokens, values = (on_device(x, logits.device) for x in zip(*penalties, strict=True))
         scores = logits[rows, tokens]
         logits = logits.index_put((rows, tokens), torch.where(scores > 0, scores / values, scores * values))
+    if biases:
+        rows, tokens, values = (on_device(x, logits.device) for x in zip(*biases, strict=True))
+        logits = logits.index_put((rows, tokens), values.to(logits.dtype), accumulate=True)
     return logits
 
 
@@ -130,27 +136,34 @@ def sample_all(scores: Tensor, draws: Sequence[Draw], most: int) -> Tensor:
 
 
 def sample_likeliest(scores: Tensor, draws: Sequence[Draw], most: int) -> Tensor:
-    """Return an index into each row `[N, V]`, sampled from the `top_k` most likely, limited to the fewest that make up
-    `top_p`; UNSURE if these may be more than `most`.
+    """Return an index into each row `[N, V]`, sampled from the `top_k` most likely that reach `min_p`, limited to the
+    fewest that make up `top_p` of these; UNSURE if these may be more than `most`.
     """
     size = scores.shape[1]
     limits = [min(draw.sampling.top_k or size, size) for draw in draws]
     is_any_open = size in limits  # how many tokens make up a share of all is not known before
     count = max([limit for limit in limits if limit < size] + [min(most, size)] * is_any_open)
-    values = [(d.number, d.sampling.temperature, k, d.sampling.top_p) for d, k in zip(draws, limits, strict=True)]
-    numbers, temperatures, top_k, top_p = columns(values, scores.device)
+    values = [
+        (d.number, d.sampling.temperature, k, d.sampling.top_p, math.log(d.sampling.min_p or math.exp(-700)))
+        for d, k in zip(draws, limits, strict=True)
+    ]
+    numbers, temperatures, top_k, top_p, log_min_p = columns(values, scores.device)
     likely, ids = scores.topk(count)
     scaled = likely.double() / temperatures
     scaled = scaled.where(torch.arange(count, device=scores.device) < top_k, -torch.inf)
+    least = scaled[:, :1] + log_min_p
+    scaled = scaled.where(scaled >= least, -torch.inf)
     mass = scaled.logsumexp(-1, keepdim=True)
     if is_any_open:
-        mass = mass.where(top_k < size, (scores.double() / temperatures).logsumexp(-1, keepdim=True))
+        whole = scores.double() / temperatures
+        mass = mass.where(top_k < size, whole.where(whole >= least, -torch.inf).logsumexp(-1, keepdim=True))
     probabilities = (scaled - mass).exp()
     before = probabilities.cumsum(-1) - probabilities
     sums = (probabilities * (before < top_p)).cumsum(-1)
     index = ids.gather(1, place_in(sums, numbers))
     if is_any_open and count < size:
-        index = index.where((top_k < size) | (before[:, -1:] >= top_p), UNSURE)
+        is_sure = (top_k < size) | (before[:, -1:] >= top_p) | scaled[:, -1:].isneginf()
+        index = index.where(is_sure, UNSURE)
     return index.squeeze(1)
 
 
@@ -168,4 +181,4 @@ def columns(values: Sequence[tuple[float, ...]], device: torch.device) -> tuple[
 def way_of(sampling: Sampling) -> object:
     if not sampling.temperature:
         return pick_likeliest
-    return sample_likeliest if sampling.top_k or sampling.top_p < 1 else sample_all
+    return sample_likeliest if sampling.top_k or sampling.top_p < 1 or sampling.min_p else sample_all

@@ -12,18 +12,24 @@ from cache.prompt.tokenizer import ChatTokenizer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """Settings of an answer. temperature: 0 is greedy. top_k: 0 is no limit. top_p: 1 is no limit. seed: makes a
-    sampled answer repeatable. repetition_penalty: makes tokens of the answer so far less likely (Keskar et al., 2019),
-    not those of the prompt, because answers should quote it. stop: strings that end it. choices: its allowed texts,
-    without a penalty. opening: (token, bias) for the first token of a model's refusals. ends_loops: see `loop_length`.
-    Raises ValueError.
+    """Settings of an answer. temperature: 0 is greedy. top_k: 0 is no limit. top_p: 1 is no limit. min_p: least
+    probability, as a share of the likeliest token's. seed: makes a sampled answer repeatable. repetition_penalty: makes
+    tokens of the answer so far less likely (Keskar et al., 2019), not those of the prompt, because answers should quote
+    it. presence_penalty, frequency_penalty: subtracted from logits of such tokens, once and for each time (OpenAI).
+    logit_bias: (token, added to its logit). stop: strings that end it. choices: its allowed texts, without penalties
+    and biases. opening: (token, bias) for the first token of a model's refusals. ends_loops: see `loop_length`. Raises
+    ValueError.
     """
 
     max_tokens: int = 256
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
     repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int | None = None
     stop: tuple[str, ...] = ()
     choices: Choices | None = None
@@ -32,8 +38,8 @@ class Sampling:
 
     def is_greedy(self, *, first: bool) -> bool:
         """Return whether the next token is simply the likeliest one. first: it is the first of the answer."""
-        changes = self.temperature or self.choices or self.stop or (first and self.opening)
-        return not changes and self.repetition_penalty == 1
+        changes = self.temperature or self.choices or self.stop or self.logit_bias or (first and self.opening)
+        return not (changes or self.presence_penalty or self.frequency_penalty) and self.repetition_penalty == 1
 
     def __post_init__(self) -> None:
         for name, is_in_range, allowed in (
@@ -41,7 +47,11 @@ class Sampling:
             ("temperature", self.temperature == 0 or 0.01 <= self.temperature <= 100, "0, or from 0.01 to 100"),
             ("top_k", self.top_k >= 0, "0 or more"),
             ("top_p", 0 < self.top_p <= 1, "more than 0, at most 1"),
+            ("min_p", 0 <= self.min_p <= 1, "from 0 to 1"),
             ("repetition_penalty", 1 <= self.repetition_penalty <= 100, "from 1 to 100"),
+            ("presence_penalty", -2 <= self.presence_penalty <= 2, "from -2 to 2"),
+            ("frequency_penalty", -2 <= self.frequency_penalty <= 2, "from -2 to 2"),
+            ("logit_bias", all(-100 <= value <= 100 for _, value in self.logit_bias), "from -100 to 100"),
             ("seed", self.seed is None or 0 <= self.seed < 2**63, "from 0 to 2**63 - 1"),
         ):
             if not is_in_range:

@@ -44,8 +44,8 @@ AHEAD_S, AHEAD_SHARE = 0.25, 0.1
 get beside other work, so that an ingest also ends at a desk that is always busy.
 """
 MOST_STEPS, STEPS_S = 16, 0.06
-"""Maximum number of tokens that a model chooses by itself, and the seconds after which it begins no further one, so that
-text still comes evenly. New work also ends it.
+"""Maximum number of tokens that a model chooses by itself, and the seconds after which it begins no further one, so
+that text still comes evenly. New work also ends it.
 """
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,8 @@ from cache.remote.reply import Refusal, ServerSpec, away, has_words, refusal_in,
 
 OPTIONAL = (
     *("stream_options", "cache_salt", "prompt_cache_key"),
-    *("repetition_penalty", "top_k", "top_p", "seed", "stop", "temperature"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias"),
+    *("top_k", "top_p", "min_p", "seed", "stop", "temperature"),
 )
 """Optional fields."""
 LONGEST, NEW_LONGEST = "max_tokens", "max_completion_tokens"  # some OpenAI models know the second name only
@@ -48,7 +49,11 @@ class Bodies:
         for name, value, default in (
             ("top_p", sampling.top_p, 1.0),
             ("top_k", sampling.top_k, 0),
+            ("min_p", sampling.min_p, 0.0),
             ("repetition_penalty", sampling.repetition_penalty, 1.0),
+            ("presence_penalty", sampling.presence_penalty, 0.0),
+            ("frequency_penalty", sampling.frequency_penalty, 0.0),
+            ("logit_bias", {str(token): value for token, value in sampling.logit_bias}, {}),
             ("seed", sampling.seed, None),
             ("stop", list(sampling.stop), []),
         ):
