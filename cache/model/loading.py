@@ -33,7 +33,7 @@ from cache.model.gguf_file import GGUFFile
 from cache.model.language_model import LanguageModel, find_position_scheme, usable_positions
 from cache.model.packed_model import ARCHITECTURES as COVERED
 from cache.model.packed_model import PackedModel, Values, why_not_packed
-from cache.native.decoder import PackedWeights, load_library
+from cache.native.decoder import PackedWeights, load_library, why_not_covered
 from cache.prompt.tokenizer import ModelTokenizer
 from durable import put_in_place
 
@@ -269,6 +269,8 @@ def load_model(
     if adapter is not None:
         hf, adapted = merge_adapter(hf, adapter)
         fingerprint = digest(fingerprint, adapted)
+    if dtype is None and place.type == "cpu" and not why_not_covered(hf) and load_library(converted, torch.bfloat16):
+        hf = hf.to(torch.bfloat16)  # in compiled code faster on any CPU, and half the size
     packed: PackedWeights = "model"
     if weights == "int8" and place.type == "cpu":
         packed = "int8"
