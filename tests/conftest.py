@@ -73,20 +73,17 @@ def models(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def bundled_model(models):
-    """The folder of the bundled model, converted once for all test processes. Quicker than by itself: all rows of a
-    matrix are as the first, because no test needs them, and parts of its file are plain arrays.
-    """
-    import gguf
-    import numpy
+    """A folder with configuration and tokenizer of the bundled model, made once for all test processes."""
+    from cache.model.dequantised import config_of
+    from cache.model.gguf_file import GGUFFile
+    from cache.model.loading import bundled_gguf, find_source
 
-    from cache.memory.keys import file_digest
-    from cache.model.loading import bundled_gguf, convert_gguf
-
-    path, dequantize, memmap = bundled_gguf(), gguf.dequantize, numpy.memmap
-    with FileLock(models.with_suffix(".lock")), pytest.MonkeyPatch.context() as patched:
-        patched.setattr(gguf, "dequantize", lambda data, kind: dequantize(data[:1], kind).repeat(len(data), axis=0))
-        patched.setattr(numpy, "memmap", lambda *given, **options: memmap(*given, **options).view(numpy.ndarray))
-        return convert_gguf(path, models / file_digest(path).replace(":", "-"))
+    folder = models / "bundled"
+    with FileLock(models.with_suffix(".lock")):
+        if not folder.is_dir():
+            find_source(None, models).load_tokenizer().save_pretrained(folder)
+            config_of(GGUFFile(bundled_gguf())).save_pretrained(folder)
+    return folder
 
 
 @pytest.fixture(scope="session")

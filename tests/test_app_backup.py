@@ -138,7 +138,12 @@ def test_a_restore_ends_sign_ins_and_names_who_may_come_in(tmp_path):
 def test_what_killed_processes_left_is_removed(tmp_path):
     settings = filled(tmp_path / "desk")
     for folder in (settings.data_dir, tmp_path):
-        for name in (".restore-half/warmdesk.sqlite3", ".upload-half/database", "models/converting-half/model"):
+        for name in (
+            ".restore-half/warmdesk.sqlite3",
+            ".upload-half/database",
+            "models/converting-half/model",
+            "models/sha256-1/model",
+        ):
             (folder / name).parent.mkdir(parents=True)
             (folder / name).write_text("what customers wrote")
     with lock_data_folder(settings.data_dir, "test"):

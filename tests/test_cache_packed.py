@@ -32,6 +32,7 @@ from cache.attention.items import Chunk
 from cache.errors import ModelError
 from cache.memory.arena import Arena, Extent
 from cache.model import loading
+from cache.model.dequantised import dequantised
 from cache.model.gguf_file import GGUFFile, GGUFTensor
 from cache.model.language_model import LanguageModel
 from cache.model.packed_model import PACKED_KINDS, PackedModel, Values, ends_of, rotation_of, why_not_packed
@@ -306,7 +307,6 @@ def test_a_file_is_loaded_as_it_is_with_adapters_one_upon_another(library, writt
     plain, adapted = load(), load(adapter=tmp_path / "adapter")
     assert (type(plain), type(adapted)) == (PackedModel, PackedModel)
     assert plain.info.fingerprint != adapted.info.fingerprint
-    assert not [path for path in (tmp_path / "models").glob("*") if path.is_dir()]  # nothing is converted
     save_plain_adapter(tmp_path / "other", 4, use_dora=True)
     assert loading.stacked_adapters(tmp_path / "other") is None
     with pytest.raises(ModelError, match="there is no adapter in"):
@@ -321,7 +321,7 @@ def test_frequencies_have_the_factors_of_the_file(library, tmp_path):
     file.tensors["rope_freqs.weight"] = GGUFTensor(Numbers.F32, (32,), factors.view(np.uint8))
     assert why_not_packed(file) == ""
     expected = 5000.0 ** -(torch.arange(0, 64, 2).float() / 64) / torch.from_numpy(factors)
-    assert distance(rotation_of(file, Values(file), library)[0], expected) < 1e-6
+    assert distance(rotation_of(file, Values(file))[0], expected) < 1e-6
 
 
 LONG = {"type": "longrope", "original_context_length": 256, "attn_factor": 1.19}
@@ -348,7 +348,7 @@ def test_rope_is_scaled_as_transformers_scales_it(kind, library, tmp_path):
     config = LlamaConfig(**SHAPE, rope_parameters=own)
     expected, factor = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"), seq_len=200)
     assert why_not_packed(file) == ""
-    found, attention_factor = rotation_of(file, Values(file), library)
+    found, attention_factor = rotation_of(file, Values(file))
     assert distance(found, expected) < 1e-6
     assert attention_factor == pytest.approx(factor)
     assert Values(file).positions == (256 if kind == "longrope" else 4096)
@@ -359,6 +359,31 @@ def test_answers_end_with_every_token_that_ends_a_turn(tmp_path):
     texts, kinds = ["</s>", "<|eot_id|>", "</s>", "a"], np.array([3, 3, 4, 1], np.int32)
     given = {"tokenizer.ggml.tokens": texts, "tokenizer.ggml.token_type": kinds, "tokenizer.ggml.eom_token_id": 9}
     assert ends_of(given) == {0, 1, 9}  # a control token that a family knows; not a tag in ordinary text
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+def test_a_file_becomes_the_model_of_transformers(family, tmp_path):
+    """For GPUs and training, with the file's rope scaling, which transformers drops."""
+    given: dict[str, Any] = {"type": "yarn", "factor": 8.0, "original_context_length": 512}
+    expected = write(
+        tmp_path / "m.gguf", family, "Q4_K_M", **{f"{family}.rope.scaling.{k}": v for k, v in given.items()}
+    )
+    hf = dequantised(GGUFFile(tmp_path / "m.gguf"), "m", torch.float32, torch.device("cpu"))
+    numbers = dict(expected.named_parameters())
+    assert dict(hf.named_parameters()).keys() == numbers.keys()
+    assert all(torch.equal(one, numbers[name]) for name, one in hf.named_parameters())
+    assert hf.model.rotary_emb.attention_scaling == pytest.approx(1.2079, abs=1e-4)
+    assert hf(input_ids=torch.tensor([[1, 2, 3]])).logits.isfinite().all()
+
+
+def test_a_file_that_is_not_covered_is_one_line_at_its_load(tmp_path):
+    write(tmp_path / "m.gguf", "llama", "BF16", **{"llama.expert_count": 4})
+    with pytest.raises(ModelError, match=r"cannot run: architecture 'llama'.* Covered are GGUF files of llama, "):
+        loading.load_model(str(tmp_path / "m.gguf"), device="cpu", converted=tmp_path)
+    with pytest.raises(ModelError, match="cannot run: architecture 'llama'"):
+        loading.placement_problem(tmp_path / "m.gguf")
+    write(tmp_path / "n.gguf", "gemma3", "BF16")
+    assert loading.placement_problem(tmp_path / "n.gguf") == "layers differ in their rotary frequencies"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Where a model's files are, of conversion: two processes that convert one file at the same time. Where weights go."""
+"""Where a model's files are, their digests and tokenizers, and where weights go."""
 
 import os
 import subprocess
@@ -15,103 +15,11 @@ from cache.errors import ModelError
 from cache.memory.keys import file_digest
 from cache.model import digests
 from cache.model.digests import stored_digest
-from cache.model.loading import ModelSource, convert_gguf, load_positions, load_stock, load_tokenizer
+from cache.model.loading import ModelSource, bundled_gguf, load_positions, load_stock, load_tokenizer
 from cache.prompt.parts import Text
 
 
-class Saved:
-    """Stands for a model and for a tokenizer, whose loading and saving transformers answers for."""
-
-    def to(self, _dtype: Any) -> "Saved":
-        return self
-
-    def save_pretrained(self, folder: Path) -> None:
-        (folder / "config.json").write_text("mine")
-
-
-class Faster(Saved):
-    """While it is saved, another process ends its conversion."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def save_pretrained(self, folder: Path) -> None:
-        super().save_pretrained(folder)
-        self.folder.mkdir()
-        (self.folder / "config.json").write_text("theirs")
-
-
-def load_as(monkeypatch: pytest.MonkeyPatch, model: Saved) -> None:
-    for name, loaded in (("AutoModelForCausalLM", model), ("AutoTokenizer", Saved())):
-        monkeypatch.setattr(f"transformers.{name}.from_pretrained", lambda *_, loaded=loaded, **__: loaded)
-
-
-def test_a_conversion_that_another_process_ended_first_is_taken(tmp_path, monkeypatch):
-    folder = tmp_path / "models" / "one"
-    load_as(monkeypatch, Faster(folder))
-    assert convert_gguf(tmp_path / "one.gguf", folder) == folder
-    assert (folder / "config.json").read_text() == "theirs"
-    assert list(folder.parent.iterdir()) == [folder]  # nothing half converted is left
-
-
-def test_a_conversion_that_cannot_be_kept_says_so(tmp_path, monkeypatch):
-    load_as(monkeypatch, Saved())
-
-    def refuse(*_: Any) -> None:
-        raise PermissionError("read-only")
-
-    monkeypatch.setattr(os, "replace", refuse)
-    with pytest.raises(OSError, match="read-only"):
-        convert_gguf(tmp_path / "one.gguf", tmp_path / "models" / "one")
-    assert not list((tmp_path / "models").iterdir())
-
-
-def test_a_conversion_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
-    """Was wrong once: after a power cut the name was there, with a cut file, and every start failed."""
-    load_as(monkeypatch, Saved())
-    did: list[str] = []
-    fsync, replace = os.fsync, os.replace
-
-    def synced(file: int) -> None:
-        did.append(Path(f"/proc/self/fd/{file}").readlink().name)
-        fsync(file)
-
-    monkeypatch.setattr(os, "fsync", synced)
-    monkeypatch.setattr(os, "replace", lambda old, new: (did.append("renamed"), replace(old, new)))
-    convert_gguf(tmp_path / "one.gguf", tmp_path / "models" / "one")
-    assert did[0] == "config.json"
-    assert did[1].startswith("converting-")
-    assert did[2:] == ["renamed", "models"]
-
-
-def test_what_killed_conversions_left_is_removed(tmp_path, monkeypatch):
-    load_as(monkeypatch, Saved())
-    left, running = tmp_path / "models" / "converting-left", tmp_path / "models" / "converting-running"
-    for folder in (left, running):
-        folder.mkdir(parents=True)
-        (folder / "model.safetensors").write_bytes(b"half")
-    os.utime(left, (1000, 1000))
-    folder = convert_gguf(tmp_path / "one.gguf", tmp_path / "models" / "one")
-    assert {*folder.parent.iterdir()} == {folder, running}
-
-
-def test_the_header_is_read_once(monkeypatch, tmp_path):
-    read: list[str] = []
-    monkeypatch.setattr("gguf.GGUFReader", lambda path: read.append(path) or object())
-
-    def load(*_: Any, gguf_file: str, **__: Any) -> Saved:
-        import gguf
-
-        gguf.GGUFReader(gguf_file)
-        return Saved()
-
-    for name in ("AutoModelForCausalLM", "AutoTokenizer"):
-        monkeypatch.setattr(f"transformers.{name}.from_pretrained", load)
-    convert_gguf(tmp_path / "one.gguf", tmp_path / "models" / "one")
-    assert read == ["one.gguf"]
-
-
-def test_a_converted_model_needs_no_model_code_for_its_tokenizer(bundled_model):
+def test_a_tokenizer_needs_no_model_code(bundled_model):
     """Was wrong once: the pages' process imported 50 MB of it."""
     program = (
         "import sys; from pathlib import Path; from cache.model.loading import load_tokenizer; "
@@ -182,16 +90,17 @@ def test_digests_that_cannot_be_stored_do_no_harm(large, tmp_path):
     assert len(read) == 2
 
 
-def test_tokens_are_counted_without_the_weights(bundled_model, tmp_path):
+def test_tokens_are_counted_without_the_weights(tmp_path):
     """Was wrong once: an ingest dequantised the whole model first, and nothing was kept if it was killed meanwhile."""
-    tokenizer, other = (load_tokenizer(None, converted=folder) for folder in (tmp_path, bundled_model.parent))
-    positions, its_positions = (load_positions(None, converted=folder) for folder in (tmp_path, bundled_model.parent))
+    tokenizer, own = (
+        load_tokenizer(None, converted=tmp_path),
+        AutoTokenizer.from_pretrained(bundled_gguf().parent, gguf_file=bundled_gguf().name, local_files_only=True),
+    )
+    assert load_positions(None, converted=tmp_path) == 8192
     assert not any(one.is_dir() for one in tmp_path.iterdir())
-    assert (positions, tokenizer.template, tokenizer.sink_prefix) == (its_positions, other.template, other.sink_prefix)
-    for is_structural in (False, True):
-        run = [Text(text="A <|im_end|> of 12.5 %,\n\n  and 退款 and\tso on.", structural=is_structural)]
-        assert tokenizer.encode(run) == other.encode(run)
-        assert tokenizer.decode(tokenizer.encode(run)) == other.decode(other.encode(run))
+    text = "A line of 12.5 %,\n\n  and 退款 and\tso on."
+    assert tokenizer.encode([Text(text=text)]) == own(text, add_special_tokens=False)["input_ids"]
+    assert tokenizer.decode(tokenizer.encode([Text(text=text)])) == text
 
 
 @pytest.mark.parametrize(

@@ -62,14 +62,14 @@ def language_model(settings: Settings) -> str:
     """Check the model without loading it; ask a remote server. Includes why modules cannot be moved."""
     if settings.model_server is not None:
         return _server(settings, settings.model_server)
-    from cache.model.loading import bundled_gguf, folder_placement_problem
+    from cache.model.loading import bundled_gguf, placement_problem
 
     if settings.model is None:
         path = bundled_gguf()
         return f"{path.name} ({path.stat().st_size >> 20} MB), bundled"
     path = Path(settings.model).expanduser()
-    if path.is_dir():
-        reason = folder_placement_problem(path)
+    if path.is_dir() or (path.suffix == ".gguf" and path.is_file()):
+        reason = placement_problem(path)
         return f"{path}: exact prefix reuse only, {reason}" if reason else str(path)
     if path.exists():
         return str(path)

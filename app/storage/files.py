@@ -23,7 +23,7 @@ from durable import replacing
 PARTIAL = ".upload-"
 STAGED = ".restore-"
 REPLACED = "replaced-"  # prefix of folders with content that a restored backup replaced
-CONVERTING = "models/converting-"  # prefix, in a data folder, of models that are being converted
+CONVERTED = ("models/converting-", "models/sha256-")  # prefixes of converted models, which earlier releases made
 
 
 def replace_file(file: Path, data: bytes, check: Callable[[Path], object] = lambda temporary: None) -> None:
@@ -54,8 +54,8 @@ def open_without_links(file: Path) -> BinaryIO | None:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove temporary files of killed processes from a data folder that this process holds."""
-    for left in (path for begin in (PARTIAL, STAGED, CONVERTING) for path in folder.glob(f"{begin}*")):
+    """Remove temporary files of killed processes, and converted models, from a data folder that this process holds."""
+    for left in (path for begin in (PARTIAL, STAGED, *CONVERTED) for path in folder.glob(f"{begin}*")):
         with suppress(OSError):  # of another user, on a mounted volume
             if left.is_dir() and not left.is_symlink():
                 shutil.rmtree(left)

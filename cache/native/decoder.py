@@ -37,7 +37,7 @@ def load_library(folder: Path, dtype: torch.dtype) -> ctypes.CDLL | None:
 OUTPUTS = 64  # as in linear.h: a layer's number of outputs is a multiple of it
 MOST_RANK = 64  # as in linear.h: of an adapter
 FAMILIES = {"llama", "mistral", "qwen2", "qwen3"}
-BFLOAT16, FLOAT32, PACKED = range(3)
+BFLOAT16, PACKED = range(2)
 BF16 = 30  # as in repack.h: numbers of bfloat16, in GGUF files
 W8 = 6  # as in packed.h: weights of 8 bits
 BLOCK_ROWS, BLOCK_COLUMNS = 8, 32  # as in packed.h: outputs of a block, and inputs with a common scale
@@ -337,13 +337,9 @@ class NativeDecoder:
         # each [panels, lanes, inputs]
         panels = [torch.unflatten(one.weights, 0, (-1, self._lanes)) for one in matrices]
         together = torch.stack(panels, 1).flatten(0, 1) if in_turn else torch.cat(panels)
-        if is_bfloat16(together):
-            # pairs of inputs side by side for all lanes
-            kind, packed = BFLOAT16, torch.unflatten(together.to(torch.bfloat16), 2, (-1, 2)).permute(0, 2, 1, 3)
-        else:
-            # the first ones of all lanes, then the second ones
-            kind, packed = FLOAT32, torch.unflatten(together.float(), 2, (-1, 2)).permute(0, 2, 3, 1)
-        return _Linear(self._keep(packed.contiguous()), bias, kind, inputs, outputs, self._is_gelu)
+        # pairs of inputs side by side for all lanes
+        packed = torch.unflatten(together.to(torch.bfloat16), 2, (-1, 2)).permute(0, 2, 1, 3)
+        return _Linear(self._keep(packed.contiguous()), bias, BFLOAT16, inputs, outputs, self._is_gelu)
 
     def _part(self, matrix: Matrix) -> _Part:
         if matrix.adapter is None:
@@ -425,7 +421,7 @@ def why_not_covered(hf: Any) -> str:
     widths = [config.hidden_size, config.intermediate_size, vocabulary, heads * head_dim]
     if any(width % OUTPUTS for width in widths) or head_dim % 32:
         return f"layers of {widths} outputs and heads of {head_dim}"
-    return "" if is_bfloat16(hf.get_input_embeddings().weight.detach()) else "embeddings that are not bfloat16"
+    return ""
 
 
 def rounded(weights: Tensor) -> Tensor:
@@ -493,7 +489,10 @@ def native_decoder_of(
 ) -> NativeDecoder | None:
     if rotation is None:
         return None
-    if reason := why_not_covered(hf):
+    reason = why_not_covered(hf)
+    if not reason and not all(is_bfloat16(one) for one in hf.parameters() if one.dim() > 1):
+        reason = "weights that are not bfloat16"
+    if reason:
         log.info("the model runs in transformers instead of compiled code: %s", reason)
         return None
     library = load_library(folder, hf.dtype)

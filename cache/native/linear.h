@@ -1,7 +1,7 @@
 /* Linear layers: packed weights times rows of activations.
 
-Weights are packed in panels of LANES outputs: for each pair of inputs as many pairs of bfloat16, or of float32
-where a weight is no bfloat16. Everything is summed in float32.
+Weights are packed in panels of LANES outputs: for each pair of inputs as many pairs of bfloat16. Everything is summed
+in float32.
 Weights of 4 to 8 bits are as packed.h says.
 Threads share the outputs, and where there are many rows also these, so that a group of panels is read from memory once
 and stays in the cache while it meets one tile of rows after another. */
@@ -18,7 +18,7 @@ enum { MOST_RANK = 64, LOWS = 3 * TILE * MOST_RANK / COLUMNS }; /* of adapters; 
     _Pragma("GCC unroll 16") for (int p = 0; p < panels; p++) _Pragma("GCC unroll 16") for (int m = 0; m < rows; m++)
 #define AHEAD 2048 /* bytes of weights to ask for before they are needed */
 
-typedef enum { BFLOAT16, FLOAT32, PACKED } Kind; /* of weights */
+typedef enum { BFLOAT16, PACKED } Kind; /* of weights */
 typedef enum { STORE, ADD, GATE } Use;           /* what becomes of a product */
 
 /* Packed weights of one kind. outputs: a multiple of OUTPUTS, of gate and up of 32. An adapter adds the product of two more
@@ -59,25 +59,15 @@ static INLINE void store_activations(const float *x, int count, Kind kind, void 
         scatter(*(const floats_in_memory *)(x + i), first + (size_t)i * in_tile, in_tile);
 }
 
-static INLINE weight_pair load_pair(const char *panel, int pair, Kind kind) {
-#ifndef PAIRS
-    if (kind == FLOAT32)
-        return (weight_pair){((const floats_in_memory *)panel)[2 * pair], ((const floats_in_memory *)panel)[2 * pair + 1]};
-#endif
-    (void)kind;
-    return pair_of(((const words_in_memory *)panel)[pair]);
-}
-
-/* result[p][m] = panel p times row m of x, where `stride` rows stand. Kind, panels and rows are constants where this is
-   inlined. */
-static INLINE void multiply(const char *weights, size_t panel_bytes, const activation *x, int stride, int pairs, Kind kind,
+/* result[p][m] = panel p times row m of x, where `stride` rows stand. Panels and rows are constants where this is inlined. */
+static INLINE void multiply(const char *weights, size_t panel_bytes, const activation *x, int stride, int pairs,
                             int panels, int rows, floats result[][TILE]) {
     floats total[GROUP][TILE]; /* of constant size, and every loop over it unrolled: else it is not kept in registers */
     EACH_SUM total[p][m] = (floats){};
     for (int k = 0; k < pairs; k++, x += 2 * stride)
 #pragma GCC unroll 8
         for (int p = 0; p < panels; p++) {
-            weight_pair w = load_pair(weights + p * panel_bytes, k, kind);
+            weight_pair w = pair_of(((const words_in_memory *)(weights + p * panel_bytes))[k]);
             if (rows > 1) __builtin_prefetch(weights + p * panel_bytes + (size_t)k * LANES * 4 + AHEAD);
 #pragma GCC unroll 16
             for (int m = 0; m < rows; m++) total[p][m] = add_products(total[p][m], w, x + 2 * m);
@@ -86,12 +76,12 @@ static INLINE void multiply(const char *weights, size_t panel_bytes, const activ
 }
 
 /* GROUP panels times the rows of a tile, in blocks whose sums fill the registers. */
-static INLINE void multiply_group(const char *weights, size_t panel_bytes, const activation *x, int pairs, Kind kind,
+static INLINE void multiply_group(const char *weights, size_t panel_bytes, const activation *x, int pairs,
                                   int rows, floats result[][TILE]) {
 #define BLOCK(M, P) \
     for (; row + M <= rows; row += M) \
         for (int p = 0; p < GROUP; p += P) \
-            multiply(weights + p * panel_bytes, panel_bytes, x + row * 2, rows, pairs, kind, P, M, \
+            multiply(weights + p * panel_bytes, panel_bytes, x + row * 2, rows, pairs, P, M, \
                      (floats(*)[TILE]) & result[p][row]);
     int row = 0;
 #ifdef __AVX512F__
@@ -177,7 +167,7 @@ static INLINE void use_products(const Linear *l, floats result[][TILE], int grou
 static INLINE void linear_of(const Linear *l, Kind kind, const void *x, int rows, Use use, Kind next, void *out, Rounded *lows,
                              Team *team) {
     int inputs = l->inputs, groups = l->outputs / LANES / GROUP, tiles = (rows + TILE - 1) / TILE;
-    size_t panel_bytes = (size_t)inputs * LANES * (kind == BFLOAT16 ? 2 : 4);
+    size_t panel_bytes = (size_t)inputs * LANES * 2;
     int parts = (tiles + TILES - 1) / TILES;
     int has_lows = kind == PACKED && (l->parts[0].rank || l->parts[1].rank || l->parts[2].rank);
     if (has_lows) {
@@ -196,7 +186,7 @@ static INLINE void linear_of(const Linear *l, Kind kind, const void *x, int rows
             if (kind == PACKED)
                 multiply_group_packed(l, group, use, (const Rounded *)x + before / COLUMNS, lows + tile * LOWS,
                                       in_tile, result);
-            else multiply_group(weights, panel_bytes, (const activation *)x + before, inputs / 2, kind, in_tile, result);
+            else multiply_group(weights, panel_bytes, (const activation *)x + before, inputs / 2, in_tile, result);
             use_products(l, result, group, tile * TILE, in_tile, rows, use, next, out);
         }
     }
@@ -206,7 +196,4 @@ static INLINE void linear_of(const Linear *l, Kind kind, const void *x, int rows
 static void linear(const Linear *l, const void *x, int rows, Use use, Kind next, void *out, Rounded *lows, Team *team) {
     if (l->kind == BFLOAT16) linear_of(l, BFLOAT16, x, rows, use, next, out, lows, team);
     if (l->kind == PACKED) linear_of(l, PACKED, x, rows, use, next, out, lows, team);
-#ifndef PAIRS
-    if (l->kind == FLOAT32) linear_of(l, FLOAT32, x, rows, use, next, out, lows, team);
-#endif
 }
