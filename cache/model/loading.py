@@ -21,13 +21,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-import gguf
 import torch
-import transformers
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers.utils import logging as transformers_logging
 
 from cache.errors import ModelError
 from cache.memory.keys import BASE, CONFIG, adapter_fingerprint, digest
@@ -41,6 +38,17 @@ from cache.prompt.tokenizer import ModelTokenizer
 from durable import put_in_place, remove_abandoned
 
 log = logging.getLogger(__name__)
+
+
+def quiet_transformers() -> Any:
+    """Return the package, without its messages. Its import takes a second, which `serve` and `ingest` need not wait."""
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    return transformers
+
+
 Weights = Literal["model", "int8", "fp8"]
 """Weights as in the model, or rounded to 8 bits: whole numbers, or floating point (e4m3)."""
 LEAST_FOR_FP8 = (8, 9)  # minimum compute capability of GPUs with e4m3
@@ -211,7 +219,8 @@ class ModelSource:
         else:
             named = [self._named("config.json", "model_type"), self._named("tokenizer_config.json", "tokenizer_class")]
             is_general = self.is_local and named == ["llama", "TokenizersBackend"]
-        return self.load(transformers.TokenizersBackend if is_general else transformers.AutoTokenizer)
+        library = quiet_transformers()
+        return self.load(library.TokenizersBackend if is_general else library.AutoTokenizer)
 
     def _named(self, file: str, key: str) -> Any:
         try:
@@ -265,6 +274,7 @@ def convert_gguf(path: Path, folder: Path) -> Path:
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=CONVERTING))
     try:
         place, given = str(path.parent), {"gguf_file": path.name, "local_files_only": True}
+        transformers = quiet_transformers()
         config = getattr(transformers, "GgufConfig", None)  # releases before it always dequantise
         options = {} if config is None else {"quantization_config": config(dequantize=True)}
         with _reading_once():
@@ -290,6 +300,8 @@ def _reading_once() -> Iterator[None]:
     """Make transformers read a file's header and build the table of tensor names only once, which takes 16 s instead of
     35 s for the bundled model.
     """
+    import gguf
+
     reader, names = gguf.GGUFReader, gguf.get_tensor_name_map
     gguf.GGUFReader, gguf.get_tensor_name_map = cache(reader), cache(names)
     try:
@@ -311,8 +323,6 @@ def load_model(
     GGUF files and compiled code. adapter: folder of a LoRA adapter to merge; part of the fingerprint. weights: 8 bits
     make another fingerprint; on a CPU they need compiled code. Raises ModelError.
     """
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
     place = find_device(device)
     check_rounding(weights, place)
     if place.type == "cpu" and dtype is None and weights == "model":
@@ -384,7 +394,7 @@ def load_stock(
     source = find_source(name, converted)
     tokenizer = source.load_tokenizer()
     hf = source.load(
-        transformers.AutoModelForCausalLM,
+        quiet_transformers().AutoModelForCausalLM,
         dtype=dtype or default_dtype(device),
         use_safetensors=True,
         device_map={"": device},
@@ -394,7 +404,6 @@ def load_stock(
 
 def load_tokenizer(name: str | None, *, converted: Path) -> ModelTokenizer:
     """Return a model's tokenizer, without its weights. Raises ModelError."""
-    transformers_logging.set_verbosity_error()
     source = find_source(name, converted, needs_weights=False)
     with _reading_once():
         return wrap_tokenizer(source.load_tokenizer(), name)
@@ -403,7 +412,7 @@ def load_tokenizer(name: str | None, *, converted: Path) -> ModelTokenizer:
 def load_positions(name: str | None, *, converted: Path) -> int:
     """Return the usable positions of a model, without its weights. Raises ModelError."""
     with _reading_once():
-        return usable_positions(find_source(name, converted, needs_weights=False).load(transformers.AutoConfig))
+        return usable_positions(find_source(name, converted, needs_weights=False).load(quiet_transformers().AutoConfig))
 
 
 def wrap_tokenizer(tokenizer: Any, name: str | None) -> ModelTokenizer:
@@ -414,7 +423,7 @@ def wrap_tokenizer(tokenizer: Any, name: str | None) -> ModelTokenizer:
 
 
 def folder_placement_problem(folder: Path) -> str:
-    config = ModelSource(str(folder), True, "").load(transformers.AutoConfig)
+    config = ModelSource(str(folder), True, "").load(quiet_transformers().AutoConfig)
     return find_position_scheme(config, str(folder))[1]
 
 
