@@ -77,6 +77,23 @@ def test_the_server_listens_before_it_imports_what_is_large():
     assert not {"torch", "transformers", "sqlalchemy", "fastapi", "gradio", "faiss", "scipy"}.intersection(imported)
 
 
+def test_the_search_is_opened_without_transformers(tmp_path):
+    """Its import takes a second, which an ingestion of documents would wait before the first one."""
+    program = """
+import sys
+from pathlib import Path
+from app.desk.service import Service
+from app.domain.settings import Settings
+with Service(Settings(data_dir=Path(sys.argv[1]))) as service:
+    assert service.search.embedder.embed_queries(["Is it open?"]).any()
+    service.statements
+print(*sys.modules)
+"""
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    imported = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert not {"transformers", "sentence_transformers", "huggingface_hub"}.intersection(imported)
+
+
 @pytest.fixture
 def as_before():
     """The handler of SIGTERM, which `serve` replaces."""

@@ -206,5 +206,12 @@ def test_german_questions_find_their_documents(bundled):
 def test_languages_of_a_model_card():
     assert languages_of_card("---\nlanguage: en\n---\nA model.") == ("en",)
     assert languages_of_card("---\nlanguage: [de, no, zh-Hant]\n---\n") == ("de", "no", "zh")
-    for card in ("---\nlanguage:\n- multilingual\n- en\n---\n", "---\nlicense: mit\n---\n", "A model.", ""):
+    for card in (
+        "---\nlanguage:\n- multilingual\n- en\n---\n",
+        "---\nlicense: mit\n---\n",
+        "---\nlanguage: [en\n---\n",
+        "---\nen\n---\n",
+        "A model.",
+        "",
+    ):
         assert languages_of_card(card) == ()

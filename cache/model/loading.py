@@ -18,11 +18,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-import transformers
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers.utils import logging as transformers_logging
 
 from cache.errors import ModelError
 from cache.memory.keys import BASE, CONFIG, adapter_fingerprint, digest
@@ -38,6 +36,17 @@ from cache.prompt.tokenizer import ModelTokenizer
 from durable import put_in_place
 
 log = logging.getLogger(__name__)
+
+
+def quiet_transformers() -> Any:
+    """Return the package, without its messages. Its import takes a second, which `serve` and `ingest` need not wait."""
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    return transformers
+
+
 Weights = Literal["model", "int8", "fp8"]
 """Weights as in the model, or rounded to 8 bits: whole numbers, or floating point (e4m3)."""
 LEAST_FOR_FP8 = (8, 9)  # minimum compute capability of GPUs with e4m3
@@ -203,7 +212,8 @@ class ModelSource:
         """
         named = [self._named("config.json", "model_type"), self._named("tokenizer_config.json", "tokenizer_class")]
         is_general = self.gguf or (self.is_local and named == ["llama", "TokenizersBackend"])
-        return self.load(transformers.TokenizersBackend if is_general else transformers.AutoTokenizer)
+        library = quiet_transformers()
+        return self.load(library.TokenizersBackend if is_general else library.AutoTokenizer)
 
     def _named(self, file: str, key: str) -> Any:
         try:
@@ -257,8 +267,6 @@ def load_model(
     compiled code. adapter: folder of a LoRA adapter to merge; part of the fingerprint. weights: 8 bits make another
     fingerprint; on a CPU they need compiled code, and GGUF files keep their own bits. Raises ModelError.
     """
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
     place = find_device(device)
     check_rounding(weights, place)
     if place.type == "cpu" and dtype is None:
@@ -336,13 +344,12 @@ def load_stock(
         hf = dequantised(open_gguf(path), str(path), dtype, device)
         return hf, source.load_tokenizer(), source.fingerprint
     tokenizer, options = source.load_tokenizer(), {"use_safetensors": True, "device_map": {"": device}}
-    hf = source.load(transformers.AutoModelForCausalLM, dtype=dtype, **options)
+    hf = source.load(quiet_transformers().AutoModelForCausalLM, dtype=dtype, **options)
     return hf, tokenizer, source.fingerprint or f"hub:{name}@{getattr(hf.config, '_commit_hash', None)}"
 
 
 def load_tokenizer(name: str | None, *, converted: Path) -> ModelTokenizer:
     """Return a model's tokenizer, without its weights. Raises ModelError."""
-    transformers_logging.set_verbosity_error()
     return wrap_tokenizer(find_source(name, converted).load_tokenizer(), name)
 
 
@@ -351,7 +358,7 @@ def load_positions(name: str | None, *, converted: Path) -> int:
     source = find_source(name, converted)
     if source.gguf:
         return Values(open_gguf(Path(source.place, source.gguf))).positions
-    return usable_positions(source.load(transformers.AutoConfig))
+    return usable_positions(source.load(quiet_transformers().AutoConfig))
 
 
 def open_gguf(path: Path) -> GGUFFile:
@@ -376,7 +383,7 @@ def placement_problem(place: Path) -> str:
     """Return why modules of a model's folder or GGUF file cannot be placed; empty if they can. Raises ModelError."""
     if place.suffix == ".gguf":
         return "layers differ in their rotary frequencies" if Values(open_gguf(place)).has_local_layers else ""
-    config = ModelSource(str(place), True, "").load(transformers.AutoConfig)
+    config = ModelSource(str(place), True, "").load(quiet_transformers().AutoConfig)
     return find_position_scheme(config, str(place))[1]
 
 

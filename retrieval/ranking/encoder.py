@@ -30,7 +30,7 @@ from torch.nn import functional
 from retrieval.errors import RetrievalError, first_line
 from retrieval.search.embedding import Vectors, short_batches
 from retrieval.search.fast_encoder import Compiled, FastEncoder, fast_encoder_of
-from retrieval.search.minilm import MiniLM, bundled_folder, bundled_network, bundled_tokenizer
+from retrieval.search.minilm import BundledTokenizer, MiniLM, bundled_folder, bundled_network, padded
 
 _HEADER = struct.Struct("<4I")
 _SCALE = 127.0
@@ -281,16 +281,14 @@ class RankerTokens:
     """Tokenizes texts for the network."""
 
     def __init__(self) -> None:
-        self._tokenizer = bundled_tokenizer()
+        self._tokenizer = BundledTokenizer()
 
     def questions(self, texts: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
         """Return ids, mask and which tokens are special, each `[texts, tokens]`. A long text is cut at its start."""
         found = self._tokenizer(list(texts), add_special_tokens=False)["input_ids"]
         opening, closing = self._tokenizer.cls_token_id, self._tokenizer.sep_token_id
         rows = [[opening, *ids[-(LONGEST_QUESTION - 2) :], closing] for ids in found]
-        width = -(-max(map(len, rows)) // _MULTIPLE) * _MULTIPLE
-        ids = torch.tensor([row + [0] * (width - len(row)) for row in rows])
-        mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows])
+        ids, mask = padded(rows)
         return ids, mask, (mask == 0) | (ids == opening) | (ids == closing)
 
     def passages(
@@ -300,21 +298,14 @@ class RankerTokens:
         end token. First and end are equal for a truncated statement.
         """
         above = [" > ".join(passage.headings) + "\n" for passage in passages]
-        found = self._tokenizer(
-            [head + passage.text for head, passage in zip(above, passages, strict=True)],
-            truncation=True,
-            max_length=longest,
-            padding=True,
-            pad_to_multiple_of=_MULTIPLE,
-            return_offsets_mapping=True,
-            return_tensors="pt",
-        )
+        texts = [head + passage.text for head, passage in zip(above, passages, strict=True)]
+        found = self._tokenizer(texts, truncation=True, max_length=longest, return_offsets_mapping=True)
         spans: list[tuple[int, int, int]] = []
         for row, (head, passage) in enumerate(zip(above, passages, strict=True)):
-            offsets = found["offset_mapping"][row].tolist()
+            offsets = found["offset_mapping"][row]
             real = [place for place, (first, end) in enumerate(offsets) if end > first]
             starts = [offsets[place][0] - len(head) for place in real]
             for first, end in passage.spans:
                 inside = real[bisect_left(starts, first) : bisect_left(starts, end)]
                 spans.append((row, inside[0], inside[-1] + 1) if inside else (row, 0, 0))
-        return found["input_ids"], found["attention_mask"], spans
+        return *padded(found["input_ids"]), spans

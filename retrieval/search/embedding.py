@@ -9,6 +9,7 @@ these vectors only during the question. A longer cache would reveal, by its spee
 asked.
 """
 
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import torch
+import yaml
 
 from retrieval.errors import RetrievalError, first_line
 from retrieval.search.fast_encoder import Compiled, FastEncoder
@@ -228,9 +230,12 @@ def _of_length_one(vectors: Vectors) -> Vectors:
 
 def languages_of_card(text: str) -> tuple[str, ...]:
     """Return the languages that a model card (README.md) names; none if it names none or "multilingual"."""
-    from huggingface_hub import ModelCard  # a quarter of a second, and the bundled model needs none
-
-    named = ModelCard(text, ignore_metadata_errors=True).data.get("language") or ()
+    header = re.match(r"\s*---\s*\n(.*?)\n---", text, re.DOTALL)
+    try:
+        card = yaml.safe_load(header[1]) if header else None
+    except yaml.YAMLError:
+        card = None
+    named = card.get("language") or () if isinstance(card, dict) else ()
     codes = ["no" if code is False else str(code) for code in ([named] if isinstance(named, str) else named)]
     return () if "multilingual" in codes else tuple(code.partition("-")[0] for code in codes)
 

@@ -1,12 +1,14 @@
 """The bundled embedder: a BERT encoder of six layers, read from the package's files.
 
-Its numbers are those of sentence-transformers with transformers' `BertModel`, whose import takes seconds and 300 MB.
+Its numbers are those of sentence-transformers with transformers' `BertModel` and tokenizer, whose imports take seconds
+and 300 MB.
 The weights are mapped from their file, so that unused words take no memory. The ranker shares those that it does not
 train. Names of parameters are those of the file. Out of scope: other embedders, dropout.
 """
 
 import json
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from safetensors.torch import load_file
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import PreTrainedTokenizerFast
 
 from retrieval.errors import RetrievalError
 from retrieval.search.fast_encoder import Compiled, fast_encoder_of
@@ -128,8 +130,49 @@ def bundled_network() -> MiniLM:
     return MiniLM(bundled_folder()).eval().requires_grad_(False)
 
 
-def bundled_tokenizer() -> Any:
-    return PreTrainedTokenizerFast.from_pretrained(bundled_folder(), local_files_only=True)
+class BundledTokenizer:
+    """The bundled tokenizer, with what is used of transformers' interface. Safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._read = Tokenizer.from_file(str(bundled_folder() / "tokenizer.json"))
+        self._read.no_padding()
+        names = ("[UNK]", "[CLS]", "[SEP]")
+        self.unk_token_id, self.cls_token_id, self.sep_token_id = map(self._read.token_to_id, names)
+        self._lock = threading.Lock()
+
+    def __call__(
+        self,
+        text: str | Sequence[str],
+        *,
+        add_special_tokens: bool = True,
+        truncation: bool = False,
+        max_length: int = 0,
+        return_offsets_mapping: bool = False,
+    ) -> dict[str, Any]:
+        """Return `input_ids` and, if wanted, `offset_mapping` (first character and end of each token, equal for special
+        ones) of a text, or of each text. max_length: in tokens, if truncated.
+        """
+        with self._lock:
+            if truncation:
+                self._read.enable_truncation(max_length)
+            else:
+                self._read.no_truncation()
+            texts = [text] if isinstance(text, str) else list(text)
+            found = self._read.encode_batch(texts, add_special_tokens=add_special_tokens)
+        read: dict[str, Any] = {"input_ids": [one.ids for one in found]}
+        if return_offsets_mapping:
+            read["offset_mapping"] = [one.offsets for one in found]
+        return {name: rows[0] for name, rows in read.items()} if isinstance(text, str) else read
+
+
+_MULTIPLE = 8  # torch caches kernels for every length
+
+
+def padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """Return the ids and the mask of tokenized texts, `[texts, tokens]`."""
+    width = -(-max(map(len, rows)) // _MULTIPLE) * _MULTIPLE
+    ids = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
+    return ids, (torch.arange(width) < torch.tensor([len(row) for row in rows]).unsqueeze(1)).long()
 
 
 class TextModel:
@@ -139,7 +182,7 @@ class TextModel:
     """Size of the position table. The files say 256, which would cut off the ends of passages."""
 
     def __init__(self, compiled: Compiled | None = None) -> None:
-        self._network, self.tokenizer = bundled_network(), bundled_tokenizer()
+        self._network, self.tokenizer = bundled_network(), BundledTokenizer()
         self.fast = fast_encoder_of(self._network, compiled)
         self._model_card_text = (bundled_folder() / "README.md").read_text(encoding="utf-8")
 
@@ -152,10 +195,8 @@ class TextModel:
     @torch.inference_mode()
     def encode_document(self, texts: list[str], **_: object) -> npt.NDArray[np.float32]:
         """Return the mean of the tokens' vectors, of length 1, `[texts, dimension]`."""
-        options = {"padding": True, "truncation": True, "pad_to_multiple_of": 8, "return_tensors": "pt"}
-        read = self.tokenizer(texts, max_length=self.max_seq_length, **options)
-        mask = read["attention_mask"]
-        states = self._network(read["input_ids"], mask)
+        ids, mask = padded(self.tokenizer(texts, truncation=True, max_length=self.max_seq_length)["input_ids"])
+        states = self._network(ids, mask)
         counted = mask.unsqueeze(-1).to(states.dtype)
         mean = (states * counted).sum(1, dtype=torch.float32) / counted.sum(1, dtype=torch.float32)
         unit: npt.NDArray[np.float32] = functional.normalize(mean.to(states.dtype), dim=-1).float().numpy()
