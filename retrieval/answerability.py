@@ -156,7 +156,9 @@ def candidates_of(
     rarities, of_parts = _rarities(retriever, query.text), _rarities(retriever, query.text, of_parts=True)
     share_in, parts_in = _share_in(rarities), _share_in(of_parts)
     asked = frozenset(rarities) | frozenset(of_parts)  # other terms of a passage do not matter
-    agrees, asked_codes = agreement(question.text), AskedCodes(query.text)
+    earlier = query.text.removesuffix(question.text)
+    found_headings = [heading for passage in passages for heading in passage.headings]
+    agrees, asked_codes = agreement(question.text), AskedCodes(question.text, earlier, found_headings)
     found: dict[str, Candidate] = {}
     number = -1
     for place, passage in enumerate(passages):

@@ -95,3 +95,26 @@ def test_spelling_does_not_matter(letters, number):
 )
 def test_a_statement_that_names_the_code(question, statement, headings, expected):
     assert AskedCodes(question).are_named(statement, headings) is expected
+
+
+def test_a_mention_of_a_model_does_not_replace_its_own_page():
+    repair = "SV-3, SV-3 Pro - typical repair: EUR 55"
+    assert AskedCodes("How long does the SV-3 Pro take to charge?").are_named(repair, ("Repairs",))
+    found = [*SV3PRO, "Repairs"]
+    assert not AskedCodes("How long does the SV-3 Pro take to charge?", "", found).are_named(repair, ("Repairs",))
+    assert AskedCodes("My KM-450 shows E3", "", [*KM, *IH]).are_named("Code E03: Brewing unit missing.", KM)
+    assert not AskedCodes("My KM-450 shows E3", "", [*KM, *IH]).are_named("Code E3: Pan too hot.", IH)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "question", "statement", "others"),
+    [
+        ("How do I descale the KM-450?", "And the KM-210?", "Descale the KM-450 with citric acid.", True),
+        ("How do I descale the KM-450?", "And the KM-210?", "Descale the KM-210 by hand.", False),
+        ("How do I descale the KM-450?", "And the IH-2?", "The IH-2 needs no descaling.", False),
+        ("My KM-450 shows E3", "And E5?", "Code E05: Descale the KM-450.", False),
+        ("My KM-450 shows E3", "And E5?", "The KM-210 has no code.", True),
+    ],
+)
+def test_a_code_of_the_question_before_counts_until_another_is_named(earlier, question, statement, others):
+    assert AskedCodes(question, earlier).are_others(statement, ()) is others

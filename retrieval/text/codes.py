@@ -74,8 +74,14 @@ class AskedCodes:
     down. They name the model if the statement does not.
     """
 
-    def __init__(self, question: str) -> None:
-        self._asked = tuple(_found(question, is_question=True))
+    def __init__(self, question: str, earlier: str = "", found: Iterable[str] = ()) -> None:
+        """earlier: the previous question; its codes count unless the question names one of the same kind. found: the
+        headings of everything found. A code in one of them is the subject of a page, which mentions do not replace.
+        """
+        own = tuple(_found(question, is_question=True))
+        kept = (code for code in _found(earlier, is_question=True) if not any(_are_alike(code, one) for one in own))
+        self._asked = (*own, *kept)
+        self._titled = frozenset[str]().union(*map(codes, found))
 
     def are_others(self, statement: str, headings: Sequence[str]) -> bool:
         """Return whether the statement is about another code or model of the same family. Returns False if the question
@@ -100,7 +106,7 @@ class AskedCodes:
         above = frozenset[str]().union(*map(codes, headings))
         told = list(_found(statement))
         names = above | {code.name for code in told}
-        asked = [code for code in self._asked if code.name not in above]
+        asked = [code for code in self._asked if code.name not in above | self._titled]
         found = [
             code
             for code in asked
@@ -108,7 +114,11 @@ class AskedCodes:
             if code.name == other.name
             or (code.family == "error" and not other.is_model and code.number == other.number)
         ]
-        return bool(found) and all(code.name in names for code in asked if code not in found)
+        return bool(found) and all(code.name in names for code in self._asked if code not in found)
+
+
+def _are_alike(one: _Code, other: _Code) -> bool:
+    return one.family == other.family or (one.is_model and other.is_model)
 
 
 def _contradicts(family: str, asked: Iterable[_Code], told: Sequence[_Code], above: Sequence[_Code]) -> bool:
