@@ -25,7 +25,6 @@ from torch import nn
 from cache.errors import ModelError
 from cache.memory.keys import BASE, CONFIG, adapter_fingerprint, digest
 from cache.memory.keys import WEIGHTS as WEIGHTS
-from cache.model.dequantised import dequantised
 from cache.model.digests import stored_digest
 from cache.model.gguf_file import GGUFFile
 from cache.model.language_model import LanguageModel, find_position_scheme, usable_positions
@@ -340,6 +339,8 @@ def load_stock(
     source = find_source(name, converted)
     dtype = dtype or default_dtype(device)
     if source.gguf:
+        from cache.model.dequantised import dequantised  # imports transformers, which takes a second
+
         path = Path(source.place, source.gguf)
         hf = dequantised(open_gguf(path), str(path), dtype, device)
         return hf, source.load_tokenizer(), source.fingerprint
