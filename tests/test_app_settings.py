@@ -31,7 +31,7 @@ def write_file(tmp_path):
 def test_defaults(environ, tmp_path):
     settings = load_settings({}, environ)
     assert settings == Settings(data_dir=tmp_path)
-    assert (settings.device_memory, settings.disk, settings.port) == (1024**3, 4 * 1024**3, 7860)
+    assert (settings.device_memory, settings.disk, settings.port) == ("auto", 4 * 1024**3, 7860)
     assert not list(tmp_path.iterdir()), "loading settings writes nothing"
 
 

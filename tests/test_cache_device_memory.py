@@ -16,7 +16,7 @@ from cache.engine.engine import Engine
 from cache.engine.request import Request
 from cache.engine.scheduler import MOST_ROWS
 from cache.errors import CapacityError
-from cache.memory.arena import Arena
+from cache.memory.arena import Arena, KVShape
 
 CPU = torch.device("cpu")
 
@@ -90,14 +90,19 @@ def test_a_model_with_few_positions_reads_several_sequences():
     run_largest_passes(model, trial_arena(model, 500), 500, 64)
 
 
-@pytest.mark.parametrize(("free", "expected"), [(100 * GIB, GIB), (2 * GIB, GIB // 2)])
-def test_a_processor_gives_a_share_of_what_is_free(free, expected, monkeypatch, caplog):
+@pytest.mark.parametrize(
+    ("free", "heads", "expected"),
+    [(100 * GIB, 1, GIB), (2 * GIB, 1, GIB // 2), (100 * GIB, 8, 2 * GIB), (GIB, 8, GIB // 4)],
+)
+def test_a_processor_gives_a_share_of_what_is_free(free, heads, expected, monkeypatch, caplog):
+    kv = KVShape(layers=16, kv_heads=heads, head_dim=128, dtype=torch.bfloat16)
+
     class Memory(NamedTuple):
         available: int
         total: int
 
     monkeypatch.setattr(psutil, "virtual_memory", lambda: Memory(free, 200 * GIB))
-    assert device_memory.room_on_host(device_memory.Gauge()) == expected
+    assert device_memory.room_on_host(kv, device_memory.Gauge()) == expected
     assert "of 200.00 GiB are free" in caplog.text
 
 

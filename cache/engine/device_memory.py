@@ -26,7 +26,7 @@ from cache.decoding.sampling import Sampler, Sampling
 from cache.engine.request import NO_MEMORY, is_shortage
 from cache.engine.scheduler import MOST_ROWS, Sequence
 from cache.errors import CapacityError
-from cache.memory.arena import Arena, Event, Extent
+from cache.memory.arena import Arena, Event, Extent, KVShape
 from cache.memory.store import Cost
 from cache.model.language_model import Model, ModelInfo
 
@@ -236,8 +236,10 @@ SPARE, LEAST_SPARE = 0.05, GIB // 2
 """Share of a GPU's memory that stays free, and its minimum: for fragmentation, for kernels and graphs that are loaded
 later, and for a recomputed request with its own KV memory.
 """
-HOST_SHARE, HOST_MOST = 0.25, GIB
-"""Share of the free main memory for "auto" on a CPU, and its maximum. The disk is nearly as fast."""
+HOST_SHARE, HOST_MOST, HOST_TOKENS = 0.25, GIB, 32_768
+"""Share of the free main memory for "auto" on a CPU, and its maximum: bytes, or so many tokens if these need more. The
+disk is nearly as fast.
+"""
 log.setLevel(logging.INFO)  # one line per start, for operators
 
 
@@ -280,7 +282,7 @@ def allocate_arena(model: Model, size: ArenaSize, answers: int, row_limit: RowLi
     elif device.type == "cuda":
         num_bytes = room_on_gpu(model, answers, row_limit, gauge)
     else:
-        num_bytes = room_on_host(gauge)
+        num_bytes = room_on_host(model.info.kv, gauge)
     try:
         return Arena(model.info.kv, max(1, num_bytes // model.info.kv.bytes_per_token), device)
     except RuntimeError as error:
@@ -317,9 +319,9 @@ def peak_of_passes(model: Model, answers: int, row_limit: RowLimit, gauge: Gauge
     return gauge.peak_of(partial(run_largest_passes, model, arena, row_limit.most, answers))
 
 
-def room_on_host(gauge: Gauge) -> int:
+def room_on_host(kv: KVShape, gauge: Gauge) -> int:
     free, total = gauge.free()
-    room = min(HOST_MOST, int(HOST_SHARE * free))
+    room = min(max(HOST_MOST, HOST_TOKENS * kv.bytes_per_token), int(HOST_SHARE * free))
     log.info("main memory: %s of %s are free; %s are used for keys and values", gib(free), gib(total), gib(room))
     return room
 
