@@ -216,6 +216,21 @@ def test_the_language_model_alone(client):
     assert "".join(c.choices[0].delta.content or "" for c in chunks) == again.choices[0].message.content
 
 
+def test_log_probabilities_of_the_language_model(client):
+    options: Any = {"model": "llama", "messages": LONG, "max_tokens": 4, "logprobs": True, "top_logprobs": 2}
+    choice = client.chat.completions.create(**options).choices[0]
+    found = choice.logprobs.content
+    assert len(found) == 4
+    assert bytes(byte for one in found for byte in one.bytes).decode(errors="replace") == choice.message.content
+    for one in found:
+        assert one.logprob == one.top_logprobs[0].logprob > one.top_logprobs[1].logprob, "it is greedy"
+        assert one.token == one.top_logprobs[0].token
+    streamed = list(client.chat.completions.create(stream=True, **options))[-1].choices[0].logprobs.content
+    assert streamed == found
+    without = {**options, "logprobs": False, "top_logprobs": 0}
+    assert client.chat.completions.create(**without).choices[0].logprobs is None
+
+
 def test_models_are_listed_and_found(client):
     assert [model.id for model in client.models.list()] == ["warmdesk", "llama", "hash-256"]
     assert client.models.retrieve("llama").owned_by == "warmdesk"
@@ -306,6 +321,7 @@ def test_what_is_too_long_is_refused(client, model, chars, stream):
         ({"logit_bias": {"1": 101}}, "logit_bias"),
         ({"min_p": 2}, "min_p"),
         ({"logprobs": True}, None),
+        ({"model": "llama", "top_logprobs": 3}, None),
         ({"response_format": {"type": "json_object"}}, None),
         ({"conversation_id": "0" * 65}, "conversation_id"),
     ],

@@ -12,10 +12,10 @@ from itertools import groupby
 
 from app.answering.answering import engine_failed
 from app.answering.record import timings_of, usage_of
-from app.domain.answers import PlainAnswer, PlainOptions, Said
+from app.domain.answers import PlainAnswer, PlainOptions, Said, TextLogprob
 from app.domain.errors import DeskError
 from app.domain.statistics import Served
-from cache.decoding.sampling import Sampling
+from cache.decoding.sampling import Sampling, TokenLogprob
 from cache.engine.request import Generation, Request
 from cache.errors import CacheError, PromptError
 from cache.prompt.parts import Text
@@ -30,8 +30,10 @@ LEAST_TEMPERATURE = 0.01  # below it the engine chooses the most likely token, w
 class PlainStream:
     """An answer of the model: iterate for its text, then read `answer`."""
 
-    def __init__(self, generation: Generation, report: Callable[[Served], None]) -> None:
-        self._generation, self._report = generation, report
+    def __init__(
+        self, generation: Generation, decode: Callable[[Sequence[int]], str], report: Callable[[Served], None]
+    ) -> None:
+        self._generation, self._decode, self._report = generation, decode, report
         self._answer: PlainAnswer | None = None
         self.is_finished = threading.Event()
 
@@ -48,9 +50,14 @@ class PlainStream:
             finish_reason="length" if completion.finish_reason in ("length", "timeout") else "stop",
             usage=usage_of(completion),
             timings=timings_of(completion, 0.0, completion.timings.total),
+            logprobs=tuple(self._told(one) for one in completion.logprobs),
         )
         usage, timings = self._answer.usage, self._answer.timings
         self._report(Served(outcome="plain", usage=usage, timings=timings, queue_ms=completion.timings.queue))
+
+    def _told(self, one: TokenLogprob) -> TextLogprob:
+        top = tuple(TextLogprob(self._decode([token]), logprob) for token, logprob in one.top)
+        return TextLogprob(self._decode([one.token]), one.logprob, top)
 
     @property
     def answer(self) -> PlainAnswer:
@@ -84,13 +91,15 @@ def complete(
     if strange := [token for token, _ in options.logit_bias if not 0 <= token < engine.info.vocabulary]:
         known = f"the model has {engine.info.vocabulary}"
         raise DeskError(f"logit_bias: there is no token {strange[0]}, {known}", code="bad-logit-bias")
+    if options.logprobs is not None and engine.info.is_elsewhere:
+        raise DeskError("logprobs: the language model is remote", code="bad-logprobs")
     temperature = options.temperature or 0.0
     given = {field.name: getattr(options, field.name) for field in fields(options)}
     given["max_tokens"] = options.max_tokens or MOST_TOKENS
     given["temperature"] = temperature if temperature >= LEAST_TEMPERATURE else 0.0
     sampling = Sampling(**given)
     request = Request(plan=plan, sampling=sampling, reuse="prefix", tenant=owner)
-    return PlainStream(engine.submit(request), report)
+    return PlainStream(engine.submit(request), engine.tokenizer.decode, report)
 
 
 def conversation(messages: Sequence[Said], template: ChatTemplate) -> list[Text]:

@@ -22,6 +22,7 @@ from app.api.wire import (
     ChatRequest,
     Message,
     desk_fields,
+    logprobs_reply,
     times,
     told,
     usage_reply,
@@ -123,7 +124,8 @@ class ChatReply:
     def whole(self, text: str) -> dict[str, Any]:
         answer, finish_reason, extra = self._end()
         message = {"role": "assistant", "content": text, "refusal": None}
-        choice = {"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": None}
+        logprobs = logprobs_reply(answer)
+        choice = {"index": 0, "message": message, "finish_reason": finish_reason, "logprobs": logprobs}
         head = {**self._common, "object": "chat.completion", "choices": [choice]}
         return {**head, "usage": usage_reply(answer.usage), DESK: extra}
 
@@ -133,7 +135,7 @@ class ChatReply:
             async for piece in pieces:
                 yield self._piece({"content": piece})
             answer, reason, extra = self._end()
-            yield self._piece({}, reason, **{DESK: extra})
+            yield self._piece({}, reason, logprobs_reply(answer), **{DESK: extra})
             if include_usage:
                 chunk = {**self._common, "object": "chat.completion.chunk", "choices": []}
                 yield _event({**chunk, "usage": usage_reply(answer.usage)})
@@ -143,8 +145,14 @@ class ChatReply:
             self.running.cancel()
         yield "data: [DONE]\n\n"
 
-    def _piece(self, delta: dict[str, str], finish_reason: str | None = None, **more: Any) -> str:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": None}
+    def _piece(
+        self,
+        delta: dict[str, str],
+        finish_reason: str | None = None,
+        logprobs: dict[str, Any] | None = None,
+        **more: Any,
+    ) -> str:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish_reason, "logprobs": logprobs}
         return _event({**self._common, "object": "chat.completion.chunk", "choices": [choice], **more})
 
     def _end(self) -> tuple[Answer | PlainAnswer, str, dict[str, Any]]:
@@ -195,7 +203,8 @@ def _start(desk: Service, body: ChatRequest, owner: str) -> "RunningAnswer[Answe
     named = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed")
     given = {name: value for name in named if (value := getattr(body, name)) is not None}
     biases = tuple((body.logit_bias or {}).items())
-    options = PlainOptions(max_tokens=body.longest, stop=body.stops, logit_bias=biases, **given)
+    logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    options = PlainOptions(logprobs=logprobs, max_tokens=body.longest, stop=body.stops, logit_bias=biases, **given)
     return RunningAnswer(lambda: desk.complete([*earlier, last], options, owner=owner))
 
 

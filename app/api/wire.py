@@ -21,7 +21,17 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from starlette.exceptions import HTTPException
 
-from app.domain.answers import Answer, AnswerTimings, AnswerUsage, ConversationSummary, Embedded, ModelNames, Turn
+from app.domain.answers import (
+    Answer,
+    AnswerTimings,
+    AnswerUsage,
+    ConversationSummary,
+    Embedded,
+    ModelNames,
+    PlainAnswer,
+    TextLogprob,
+    Turn,
+)
 from app.domain.callers import Caller, Id, Line, LongText
 from app.domain.documents import StoredDocument
 from app.domain.errors import DeskError
@@ -56,6 +66,7 @@ KNOWN = {
     "prompt-too-long": _Known(400, code="context_length_exceeded"),
     "bad-messages": _Known(400),
     "bad-logit-bias": _Known(400),
+    "bad-logprobs": _Known(400),
     "bad-feedback": _Known(400),
     "bad-name": _Known(400),
     "unreadable": _Known(400),
@@ -148,13 +159,13 @@ class ApiRoute(APIRoute):
 
 
 MOST_MESSAGES, MOST_PARTS = 1000, 1000
+DESK = "warmdesk"  # the model name of Warmdesk, and the field with its own values
 MOST_INPUTS = 256
 MOST_STOPS, MOST_BIASES = 4, 300
 UNSUPPORTED = {
     "tools": "tools are not supported",
     "functions": "functions are not supported",
     "audio": "only text is supported",
-    "logprobs": "log probabilities are not supported",
     "prediction": "predicted outputs are not supported",
 }
 """Fields that must be absent or empty, and the reason."""
@@ -215,6 +226,8 @@ class ChatRequest(OfUser):
         dict[int, Annotated[float, Field(ge=-100, le=100)]] | None,
         Field(max_length=MOST_BIASES, description="Of the language model alone: added to logits, by token id."),
     ] = None
+    logprobs: Annotated[bool | None, Field(description="Of the language model alone.")] = None
+    top_logprobs: Annotated[int | None, Field(ge=0, le=20, description="Needs logprobs.")] = None
     seed: Annotated[int | None, Field(ge=0, lt=2**63, description="Of the language model alone.")] = None
     stop: Annotated[Line | list[Line] | None, Field(description="Of the language model alone; up to 4.")] = None
     n: Annotated[int | None, Field(ge=1, le=1, description="One answer each.")] = None
@@ -235,6 +248,10 @@ class ChatRequest(OfUser):
         for name, why in UNSUPPORTED.items():
             if given.get(name):
                 raise ValueError(f"{name}: {why}")
+        if self.logprobs and self.model == DESK:
+            raise ValueError("logprobs: only the language model alone has log probabilities")
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs: set logprobs to true")
         kind = given.get("response_format")
         if isinstance(kind, dict) and kind.get("type") not in (None, "text"):
             raise ValueError("response_format: only text is supported")
@@ -304,7 +321,6 @@ class HandoffMessage(OfUser):
     message: Annotated[str, Field(min_length=1, max_length=10_000)]
 
 
-DESK = "warmdesk"  # the model name of Warmdesk, and the field with its own values
 SYSTEM_LEFT_OUT = "Warmdesk has its own instructions: the system messages were ignored."
 
 
@@ -325,6 +341,17 @@ def usage_reply(usage: AnswerUsage) -> dict[str, Any]:
             "module": usage.module,
         },
     }
+
+
+def logprobs_reply(answer: Answer | PlainAnswer) -> dict[str, Any] | None:
+    """Return log probabilities in OpenAI's form; None if there are none."""
+    if not isinstance(answer, PlainAnswer) or not answer.logprobs:
+        return None
+
+    def told(one: TextLogprob) -> dict[str, Any]:
+        return {"token": one.text, "logprob": one.logprob, "bytes": list(one.text.encode())}
+
+    return {"content": [{**told(one), "top_logprobs": [told(other) for other in one.top]} for one in answer.logprobs]}
 
 
 def times(timings: AnswerTimings, caller: Caller) -> dict[str, float]:

@@ -377,16 +377,27 @@ class PlainOptions:
     logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TextLogprob:
+    """The text of a token, the logarithm of its probability, and the likeliest ones in its place."""
+
+    text: str
+    logprob: float
+    top: "tuple[TextLogprob, ...]" = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainAnswer:
-    """The model's text. finish_reason: stop, or length if it was cut."""
+    """The model's text. finish_reason: stop, or length if it was cut. logprobs: of its tokens, if asked for."""
 
     text: str
     finish_reason: Literal["stop", "length"]
     usage: AnswerUsage
     timings: AnswerTimings
+    logprobs: tuple[TextLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -6,6 +6,8 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from torch import Tensor
+
 from cache.decoding.constraints import Choices
 from cache.prompt.tokenizer import ChatTokenizer
 
@@ -16,9 +18,9 @@ class Sampling:
     probability, as a share of the likeliest token's. seed: makes a sampled answer repeatable. repetition_penalty: makes
     tokens of the answer so far less likely (Keskar et al., 2019), not those of the prompt, because answers should quote
     it. presence_penalty, frequency_penalty: subtracted from logits of such tokens, once and for each time (OpenAI).
-    logit_bias: (token, added to its logit). stop: strings that end it. choices: its allowed texts, without penalties
-    and biases. opening: (token, bias) for the first token of a model's refusals. ends_loops: see `loop_length`. Raises
-    ValueError.
+    logit_bias: (token, added to its logit). stop: strings that end it. logprobs: number of likeliest tokens, see
+    `TokenLogprob`; None: no log probabilities. choices: its allowed texts, without penalties and biases. opening:
+    (token, bias) for the first token of a model's refusals. ends_loops: see `loop_length`. Raises ValueError.
     """
 
     max_tokens: int = 256
@@ -32,6 +34,7 @@ class Sampling:
     logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    logprobs: int | None = None
     choices: Choices | None = None
     opening: tuple[int, float] | None = None
     ends_loops: bool = False
@@ -39,7 +42,11 @@ class Sampling:
     def is_greedy(self, *, first: bool) -> bool:
         """Return whether the next token is simply the likeliest one. first: it is the first of the answer."""
         changes = self.temperature or self.choices or self.stop or self.logit_bias or (first and self.opening)
-        return not (changes or self.presence_penalty or self.frequency_penalty) and self.repetition_penalty == 1
+        return (
+            self.logprobs is None
+            and not (changes or self.presence_penalty or self.frequency_penalty)
+            and self.repetition_penalty == 1
+        )
 
     def __post_init__(self) -> None:
         for name, is_in_range, allowed in (
@@ -52,12 +59,31 @@ class Sampling:
             ("presence_penalty", -2 <= self.presence_penalty <= 2, "from -2 to 2"),
             ("frequency_penalty", -2 <= self.frequency_penalty <= 2, "from -2 to 2"),
             ("logit_bias", all(-100 <= value <= 100 for _, value in self.logit_bias), "from -100 to 100"),
+            ("logprobs", self.logprobs is None or 0 <= self.logprobs <= 20, "from 0 to 20"),
             ("seed", self.seed is None or 0 <= self.seed < 2**63, "from 0 to 2**63 - 1"),
         ):
             if not is_in_range:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be {allowed}")
         if any(not stop for stop in self.stop):
             raise ValueError("an empty stop string would end every answer at once")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token of an answer, the logarithm of its probability, and the likeliest tokens with theirs. Penalties, biases
+    and temperature do not count.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+    @classmethod
+    def of(cls, token: int, logits: Tensor, most: int) -> "TokenLogprob":
+        """logits: `[vocabulary]`. most: length of `top`."""
+        values = logits.float().log_softmax(-1)
+        likeliest, ids = values.topk(most)
+        return cls(token, float(values[token]), tuple(zip(ids.tolist(), likeliest.tolist(), strict=True)))
 
 
 def loop_length(tokens: Sequence[int]) -> int:

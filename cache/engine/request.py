@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from cache.decoding.sampling import Sampling, TextStream
+from cache.decoding.sampling import Sampling, TextStream, TokenLogprob
 from cache.engine.recomputation import SelectiveRecomputation
 from cache.errors import CacheError, CapacityError
 from cache.memory.disk import MissReason
@@ -136,6 +136,7 @@ class Completion:
     timings: Timings = field(default_factory=Timings)
     exact: bool = True
     logits: Tensor | None = None
+    logprobs: tuple[TokenLogprob, ...] = ()
     silence: str = ""
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cache.attention.items import Chunk, ScoredChunk
 from cache.decoding.choosing import ToHost, choose_tokens, rows_of
-from cache.decoding.sampling import Sampler, TextStream, loop_length
+from cache.decoding.sampling import Sampler, TextStream, TokenLogprob, loop_length
 from cache.engine.request import (
     AnswerText,
     Completion,
@@ -108,6 +108,7 @@ class Running:
     text: AnswerText
     answer: list[int] = field(default_factory=list)
     forced_logits: list[Tensor] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
     keeps_rows: bool = True
 
     @property
@@ -191,6 +192,7 @@ class Running:
             timings=self.timings,
             exact=self.admitted.is_exact,
             logits=torch.cat(self.forced_logits) if self.forced_logits else None,
+            logprobs=tuple(self.logprobs[: len(self.answer)]),  # without that of the stop token
         )
         self.text.end(completion)
 
@@ -358,6 +360,9 @@ def next_tokens(
     drawn, shortage = [sampler.num_drawn for sampler in samplers], ""
     try:
         tokens = choose_tokens(rows_of(logits, [*rows.values()]), samplers, answers, to_host)
+        for (one, row), token in zip(rows.items(), tokens, strict=True):
+            if (most := one.sampler.sampling.logprobs) is not None:
+                one.logprobs.append(TokenLogprob.of(token, logits[row], most))
         return {one: [token] for one, token in zip(rows, tokens, strict=True)}
     except Exception as error:
         if is_shortage(error):
