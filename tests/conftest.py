@@ -28,6 +28,14 @@ if TYPE_CHECKING:
     from postgres_server import PostgresServer
 
 
+def pytest_configure(config):
+    from compiled_once import keeping
+
+    import durable
+
+    durable.compile_library = keeping(config.cache.mkdir("compiled"), durable.compile_library)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread():
     import torch

@@ -3,6 +3,7 @@
 import gc
 import logging
 import platform
+import random
 import shutil
 import weakref
 from dataclasses import replace
@@ -26,7 +27,7 @@ from cache.memory.arena import Arena, Extent
 from cache.model import loading
 from cache.model.language_model import LanguageModel
 from cache.native.decoder import FLAGS, load_library, rounded
-from durable import processor
+from durable import load_compiled, processor
 
 ROWS = 300
 SHAPE: dict[str, Any] = {
@@ -397,18 +398,23 @@ def test_models_that_are_not_covered_run_without(family, compiled):
 
 def test_it_is_compiled_once_and_a_damaged_one_once_more(tmp_path, monkeypatch, caplog):
     """As a power cut leaves files. Was wrong once: answers were written slowly from then on."""
-    monkeypatch.setattr("cache.native.decoder.FLAGS", [flag for flag in FLAGS if flag[:2] != "-O"])
-    compile_and_load = load_library.__wrapped__
-    assert compile_and_load(tmp_path / "whole", torch.float32) is not None
+    source, number = tmp_path / "one.c", random.randrange(10**9)
+    source.write_text(f"int number(void) {{ return {number}; }}")  # never compiled before
+
+    def compiled(folder: Path) -> int:
+        library = load_compiled(source, ["-shared", "-fPIC"], folder, "")
+        return -1 if library is None else library.number()
+
+    assert compiled(tmp_path / "whole") == number
     (kept,) = (tmp_path / "whole").iterdir()
     for left in (b"", bytes(100_000)):
         cut = tmp_path / str(len(left))
         cut.mkdir()
         (cut / kept.name).write_bytes(left)
-        assert compile_and_load(cut, torch.float32) is not None
+        assert compiled(cut) == number
     assert caplog.text == ""
     monkeypatch.setattr("durable.compile_library", None)
-    assert compile_and_load(tmp_path / "whole", torch.float32) is not None
+    assert compiled(tmp_path / "whole") == number
     assert list((tmp_path / "whole").iterdir()) == [kept]
 
 

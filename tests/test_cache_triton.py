@@ -270,8 +270,9 @@ compiled(merge_partials, 80, {}, first_partial="*i32", partials="*i32", merged="
 """For two kinds of GPU; a kernel needs no more memory than small GPUs have for a block, 99 KiB."""
 
 
-def test_kernels_can_be_compiled_for_gpus(tmp_path):
+def test_kernels_can_be_compiled_for_gpus(pytestconfig):
     """The interpreter takes what a compiler refuses, so this runs without it, in a process of its own."""
-    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    folder = pytestconfig.cache.mkdir("triton")  # by a hash of the kernels and of Triton
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(folder)}
     done = subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
