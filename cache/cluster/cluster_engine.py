@@ -60,7 +60,7 @@ class ClusterEngine(EngineElsewhere):
     """The engines of a handle. end: called once by `close`; ends the engines or leaves them running."""
 
     def __init__(self, handle: DeploymentHandle[Any], spec: EngineSpec, end: Callable[[], None]) -> None:
-        super().__init__(begun_of(handle), spec)
+        super().__init__(lambda: begun_of(handle), spec)
         self._handle, self._end = handle, end
         self._lock, self._open, self._is_closed = threading.Lock(), set[Future[Any]](), False
         self._kept_number, self._kept = 0, frozenset[str]()

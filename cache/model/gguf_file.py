@@ -79,13 +79,25 @@ class GGUFFile:
     def _text(self) -> str:
         return self._bytes(self._number("Q")).decode("utf-8", "replace")
 
+    def _texts(self, count: int) -> list[str]:
+        """Read texts, of which a vocabulary has a hundred thousand."""
+        texts, mapped, at = list[str](), self._mapped, self._at
+        for _ in range(count):
+            begin = at + 8
+            at = begin + int.from_bytes(mapped[at:begin], "little")
+            texts.append(mapped[begin:at].decode("utf-8", "replace"))
+            if at > len(mapped):
+                raise self._damaged("it ends early")
+        self._at = at
+        return texts
+
     def _value(self, kind: int) -> Any:
         if kind == TEXT:
             return self._text()
         if kind == ARRAY:
             of, count = self._number("I"), self._number("Q")
             if of == TEXT:
-                return [self._text() for _ in range(count)]
+                return self._texts(count)
             size = struct.calcsize("<" + self._format(of))
             return np.frombuffer(self._bytes(count * size), np.dtype("<" + self._format(of)))
         return self._number(self._format(kind))

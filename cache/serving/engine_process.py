@@ -49,8 +49,16 @@ class Child:
         return self._process.pid
 
     def begin(self, spec: EngineSpec) -> messages.Begun:
+        self.order(spec)
+        return self.begun()
+
+    def order(self, spec: EngineSpec) -> None:
+        """Let the child load its model."""
         with suppress(OSError):  # it has failed already, and may have said why
             self.connection.send(encoded(messages.Begin(spec)))
+
+    def begun(self) -> messages.Begun:
+        """Wait until the model is loaded. Raises CacheError."""
         try:
             first = next(self.messages, None)
         except OSError:
@@ -90,7 +98,8 @@ class EngineProcess(EngineElsewhere):
         self._spec, self._lock = spec, threading.Lock()
         self._child = Child(process)
         try:
-            super().__init__(self._child.begin(spec), spec)
+            self._child.order(spec)
+            super().__init__(self._child.begun, spec)
         except BaseException:
             self._child.end(0)
             raise

@@ -17,7 +17,6 @@ import warnings
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from cache.engine.log_lines import write_log
 from cache.engine.request import Completion, Generation
 from cache.errors import CacheError
 from cache.memory.freed import return_freed_memory
-from cache.model.loading import load_model
+from cache.model.loading import load_model, quiet_transformers
 from cache.prompt.plan import Segment
 from cache.serving import messages
 from cache.serving.exchange import Connection
@@ -235,7 +234,7 @@ def main() -> None:
     outgoing = Outgoing(connection)
     gc.disable()  # until the model is loaded: imports make only objects that stay
     try:
-        import_module("transformers.modeling_utils")  # for seconds, in which the parent imports as well
+        _ = quiet_transformers().TokenizersBackend  # imported for seconds, in which the parent imports as well
         spec = next(arrived).spec
         write_log(spec.log_format, spec.log_level)
         engine = load_engine(spec)

@@ -224,9 +224,10 @@ def _fail(asked: Generation | Future[Reply], error: CacheError) -> None:
 class EngineElsewhere(Arranger):
     """The part of `EngineInterface` that all engines in other processes share."""
 
-    def __init__(self, begun: messages.Begun, spec: EngineSpec) -> None:
-        """begun: the engine's description of itself. Raises CacheError."""
-        tokenizer = load_tokenizer(spec.model, converted=spec.converted)
+    def __init__(self, describe: Callable[[], messages.Begun], spec: EngineSpec) -> None:
+        """describe: waits for the engine's description of itself. Raises CacheError."""
+        tokenizer = load_tokenizer(spec.model, converted=spec.converted)  # while the engine loads its model
+        begun = describe()
         super().__init__(begun.info, tokenizer, spec.placement, spec.slot)
         self.module_room, self._fingerprint = begun.module_room, begun.fingerprint
 
