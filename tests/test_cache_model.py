@@ -308,7 +308,7 @@ def test_an_alibi_module_is_shared_at_different_offsets_in_one_pass(family):
 
 @pytest.mark.parametrize("family", [*ALIBI, "mistral-window", "gemma2"])
 def test_bfloat16_comes_close_to_float32(family):
-    """Biases stay float32 beside keys and queries in bfloat16, and layers are prepacked."""
+    """Biases stay float32 beside keys and queries in bfloat16."""
     model = build(family, dtype=torch.bfloat16)
     recorder = Recorder(model)
     prompt = TEXT[:100].encode()

@@ -6,23 +6,24 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import gguf
-import numpy
 import pytest
 import torch
+from test_cache_packed import write
 from tiny import build, stock
 
 from app.cli.bench import need
 from app.domain.errors import DeskError
+from cache.model.gguf_file import GGUFFile
+from cache.native.decoder import load_library
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import NAMED, ChatTemplate
-from evals.peers.llama_cpp import LlamaCpp, LlamaServer, convert_weights
+from evals.peers.llama_cpp import LlamaCpp, LlamaServer, resident_bytes
 from evals.peers.random_prompts import RandomDocuments, no_stop_tokens
 from evals.peers.transformers_peer import ContinuousBatching, TransformersPeer
 from evals.report import draw_eviction, draw_latency, read_section, write_section
 from evals.speed import decode, desk, eviction, floor, latency, memory, throughput, use_cases
 from evals.speed.floor import ModelCost
-from evals.speed.models import Measured
+from evals.speed.models import Deadline, Measured
 from evals.speed.throughput import LoadTest, run_load
 
 
@@ -68,8 +69,28 @@ def test_the_floor_of_the_machine_is_measured(monkeypatch):
     found = floor.measure_floor(torch.float32)
     assert found.bytes_per_s > 0
     assert found.flops > 0
-    assert set(floor.describe_floor(found)) == {"threads", "memory_gb_per_s", "matmul_gflop_per_s"}
+    assert set(floor.describe_floor(found)) == {"threads", "memory_gb_per_s", "products_gop_per_s", "products"}
     assert floor.allowed(ModelCost.of(stock()), found, 100)["decode_tokens_per_s"] > 0
+
+
+def test_limits_and_costs_of_packed_weights(models, tmp_path, monkeypatch):
+    """Operations of 8 bits, and the bytes that a file's weights have, by those of the head and of the layers."""
+    monkeypatch.setattr(floor, "READ_BYTES", 1 << 16)
+    monkeypatch.setattr(floor, "STEPS", 1000)
+    found = floor.measure_floor(torch.bfloat16, load_library(models, torch.bfloat16))
+    assert (found.products, found.flops > 0) in [("8-bit", True), ("bfloat16", True)]
+    write(tmp_path / "m.gguf", "llama", "Q4_1")
+    cost = ModelCost.of_file(GGUFFile(tmp_path / "m.gguf"))
+    assert (cost.layer_weights, cost.head_weights) == (2 * (256 * (256 + 128 + 128 + 256) + 3 * 256 * 512), 320 * 256)
+    assert 20 / 32 < cost.weight_bytes < 34 / 32  # of 4 bits in the layers, and of 8 in the head
+    assert cost.kv_bytes == 2 * 2 * 2 * 64 * 2
+
+
+def test_what_begins_too_late_is_left_out():
+    said: list[str] = []
+    assert Deadline(said.append, 60).allows("a")
+    assert not Deadline(said.append, 0).allows("8 conversations, warmdesk")
+    assert said == ["left out, because the time is over: 8 conversations, warmdesk"]
 
 
 def test_the_engine_answers_a_load(measured):
@@ -108,44 +129,14 @@ def test_transformers_answers_beside_each_other():
         assert batching.answer([5, 6, 7] * 10, 3) > 0
 
 
-@pytest.fixture
-def model_file(tmp_path):
-    file = tmp_path / "one.gguf"
-    writer = gguf.GGUFWriter(file, "llama")
-    writer.add_uint32("llama.block_count", 1)
-    writer.add_token_list(["a", "b"])
-    numbers = numpy.random.default_rng(0).normal(size=(4, 32)).astype(numpy.float32)
-    writer.add_tensor("matrix", numbers)
-    writer.add_tensor("vector", numbers[0])
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return file
-
-
-@pytest.mark.parametrize(("kind", "error"), [("bf16", 0.0), ("q8_0", 0.02)])
-def test_weights_are_written_in_another_type(model_file, kind, error, tmp_path):
-    written = convert_weights(model_file, kind, tmp_path / "models")
-    assert convert_weights(model_file, kind, tmp_path / "models") == written
-    assert [path.name for path in (tmp_path / "models").iterdir()] == [written.name]  # nothing half written
-    before, after = gguf.GGUFReader(model_file), gguf.GGUFReader(written)
-    assert after.fields["tokenizer.ggml.tokens"].contents() == ["a", "b"]
-    tensors = {tensor.name: gguf.dequantize(tensor.data, tensor.tensor_type) for tensor in after.tensors}
-    matrix, vector = (numpy.array(tensor.data) for tensor in before.tensors)
-    assert (tensors["vector"] == vector).all()
-    rounded = torch.tensor(matrix).to(torch.bfloat16).float().numpy()
-    assert abs(tensors["matrix"] - rounded).max() <= error
-
-
 def test_what_llama_cpp_needs_is_said_in_one_line(tmp_path, monkeypatch):
     with pytest.raises(DeskError, match=r"reads \.gguf files"):
-        LlamaCpp.find("owner/model", tmp_path, None)
+        LlamaCpp.find("owner/model", None)
     with pytest.raises(DeskError, match="there is no program"):
-        LlamaCpp.find("model.gguf", tmp_path, tmp_path / "llama-server")
+        LlamaCpp.find("model.gguf", tmp_path / "llama-server")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(DeskError, match="pip install xllamacpp"):
-        LlamaCpp.find("model.gguf", tmp_path, None)
+        LlamaCpp.find("model.gguf", None)
 
 
 SERVER = """
@@ -169,6 +160,7 @@ def test_a_server_is_asked_and_stopped(tmp_path):
     program.write_text(SERVER)
     with LlamaServer((sys.executable, str(program)), tmp_path, threads=1, slots=1, context=9) as server:
         answer = server.answer([1, 2, 3], 5)
+        assert 1 << 20 < server.resident_bytes < resident_bytes() or sys.platform != "linux"
     assert answer.cached_tokens == 3
     assert 0 < answer.ttft_s <= answer.total_s
     with pytest.raises(DeskError, match=r"did not start: .*no such model"):
@@ -196,13 +188,14 @@ def test_every_arm_is_measured_as_often_as_asked(measured, tmp_path):
     runs = {"full_prefill": 2, "no_reuse": 2, "prefix_cache": 2, "reuse": 6}
     assert {row["arm"]: row["runs"] for row in rows} == runs
     (only,) = latency.measure_size(
-        measured, TransformersPeer(stock()), None, 100, FLOOR, 1, decode=False, arms=("reuse", "llama.cpp bf16")
+        measured, TransformersPeer(stock()), None, 100, FLOOR, 1, decode=False, arms=("reuse", "llama.cpp same file")
     )
     assert (only["arm"], only["faster"], only["decode_tokens_per_s"]) == ("reuse", None, None)
-    full, *others = rows
-    assert full["faster"] == 1
+    (full,) = [row for row in rows if row["arm"] == "full_prefill"]
+    others = [row for row in rows if row is not full]
+    assert (full["faster"], full["than_llama_cpp"]) == (1, None)
     assert all(row["faster"] == pytest.approx(full["ttft_ms_min"] / row["ttft_ms_min"], rel=0.02) for row in others)
-    assert [row["decode_tokens_per_s"] is None for row in rows] == [False, False, True, False]
+    assert [row["arm"] for row in rows if row["decode_tokens_per_s"] is None] == ["prefix_cache"]
     promised = {"arm", "threads", "document_tokens", "question_tokens", "ttft_ms_min", "ttft_ms_median"}
     assert {*promised, "decode_tokens_per_s", "model", "times_floor"} <= full.keys()
     found = [row | {"document_tokens": n, "ttft_ms_min": n * row["ttft_ms_min"]} for row in rows for n in (1, 2)]
@@ -214,7 +207,7 @@ def test_every_arm_is_measured_as_often_as_asked(measured, tmp_path):
         "slopes": latency.slopes(found),
     }
     assert "| llama | 1 | 2 | reuse |" in latency.markdown(result, "warmdesk bench latency")
-    assert "reuse" in latency.describe(rows[-1])
+    assert "prefix_cache" in latency.describe(rows[-1])
     draw_latency(result, file := tmp_path / "latency.svg")
     assert "<!-- full_prefill -->" in file.read_text(encoding="utf-8")
 

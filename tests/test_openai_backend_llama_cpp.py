@@ -3,7 +3,6 @@
 import logging
 import subprocess
 import time
-from pathlib import Path
 
 import httpx
 import pytest
@@ -38,7 +37,7 @@ class LlamaCppServer:
     def __init__(self) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}/v1"
-        self._found = LlamaCpp.find(None, Path(), None)
+        self._found = LlamaCpp.find(None, None)
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:

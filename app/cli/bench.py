@@ -15,9 +15,10 @@ commands = typer.Typer()
 bench = typer.Typer(no_args_is_help=True, help="Measure speed and memory.")
 commands.add_typer(bench, name="bench")
 
-Threads = Annotated[str | None, typer.Option(help="Thread counts; default: 1 and all.")]
+Threads = Annotated[str | None, typer.Option(help="Thread counts; default: all.")]
 Write = Annotated[Path | None, typer.Option(help="Write the table into this file.")]
 Plot = Annotated[Path | None, typer.Option(help="Draw the result into this .svg file.")]
+Arms = Annotated[str, typer.Option(help="Comma-separated. Those of transformers take minutes.")]
 LlamaServerPath = Annotated[
     Path | None,
     typer.Option("--llama-server", help="A llama-server built for this CPU, instead of the package xllamacpp."),
@@ -27,7 +28,7 @@ LlamaServerPath = Annotated[
 def thread_counts(threads: str | None) -> tuple[int, ...]:
     import torch
 
-    return whole_numbers(threads, "--threads") if threads else tuple(sorted({1, torch.get_num_threads()}))
+    return whole_numbers(threads, "--threads") if threads else (torch.get_num_threads(),)
 
 
 def chosen(text: str | None, known: tuple[str, ...], option: str = "--arms") -> tuple[str, ...]:
@@ -46,7 +47,7 @@ def find_llama_cpp(common: Common, llama_server: Path | None, arms: tuple[str, .
     if not is_wanted or common.settings.model_server is not None:  # loading a remote model reports the error
         return None
     try:
-        return LlamaCpp.find(common.settings.model, common.settings.models_folder, llama_server)
+        return LlamaCpp.find(common.settings.model, llama_server)
     except DeskError as error:
         progress_line(f"note: llama.cpp is skipped: {error}")
         return None
@@ -79,15 +80,10 @@ def need(section: str, write: Path | None, plot: Path | None = None) -> None:
 @takes("data_dir", "model", "as_json")
 def latency(
     common: Common,
-    documents: Annotated[str, typer.Option(help="Document tokens, comma-separated.")] = ("512,1024,2048,4096,7000"),
+    documents: Annotated[str, typer.Option(help="Document tokens, comma-separated.")] = ("512,2048"),
     threads: Threads = None,
     repeats: Annotated[int, typer.Option(help="Runs of every arm.", min=1)] = 3,
-    half_billion: Annotated[
-        bool, typer.Option("--half-billion", help="Also on a model of 0.5 billion random weights, some minutes.")
-    ] = False,
-    arms: Annotated[
-        str | None, typer.Option(help="Comma-separated.", show_default="all: see evals/speed/latency.py")
-    ] = None,
+    arms: Arms = "no_reuse,reuse,llama.cpp same file,llama.cpp without cache",
     llama_server: LlamaServerPath = None,
     write: Write = None,
     plot: Plot = None,
@@ -102,7 +98,6 @@ def latency(
     need("latency", write, plot)
     result = measure(
         settings=common.settings,
-        half_billion=half_billion,
         sizes=whole_numbers(documents, "--documents"),
         threads=thread_counts(threads),
         repeats=repeats,
@@ -112,9 +107,9 @@ def latency(
     )
     if plot is not None:
         draw_latency(result, plot)
-    command = f"warmdesk bench latency --documents {documents}" + (" --half-billion" if half_billion else "")
+    command = f"warmdesk bench latency --documents {documents}"
     command += f" --threads {threads}" if threads else ""
-    command += f" --arms {arms}" if arms else ""
+    command += f" --arms '{arms}'"
     publish(common, result, "latency", markdown, command, write)
 
 
@@ -167,16 +162,14 @@ def prompt_cache(
 @takes("data_dir", "model", "as_json")
 def throughput(
     common: Common,
-    clients: Annotated[str, typer.Option(help="Numbers of concurrent clients, comma-separated.")] = "1,16,48",
-    documents: Annotated[int, typer.Option(help="Number of passages.", min=1)] = 50,
+    clients: Annotated[str, typer.Option(help="Numbers of concurrent clients, comma-separated.")] = "1,8",
+    documents: Annotated[int, typer.Option(help="Number of passages.", min=1)] = 20,
     zipf: Annotated[float, typer.Option(help="Zipf exponent of their popularity; 0: all equal.", min=0)] = 1.0,
     requests: Annotated[
         int | None,
         typer.Option(help="Number of questions of each arm.", min=1, show_default="four of each client, at least 8"),
     ] = None,
-    arms: Annotated[
-        str | None, typer.Option(help="Comma-separated; default: warmdesk,llama.cpp bf16. transformers takes minutes.")
-    ] = None,
+    arms: Arms = "warmdesk,llama.cpp same file",
     llama_server: LlamaServerPath = None,
     write: Write = None,
     plot: Plot = None,
@@ -185,7 +178,7 @@ def throughput(
     from evals.report import draw_throughput
     from evals.speed.throughput import ARMS, LoadTest, markdown, measure_throughput
 
-    names = chosen(arms or "warmdesk,llama.cpp bf16", ARMS)
+    names = chosen(arms, ARMS)
     need("throughput", write, plot)
     load = LoadTest(documents=documents, zipf=zipf, requests=requests)
     result = measure_throughput(
@@ -206,12 +199,10 @@ def throughput(
 @takes("data_dir", "model", "as_json")
 def decode(
     common: Common,
-    documents: Annotated[int, typer.Option(help="Document tokens before the answers.", min=1)] = 2048,
-    conversations: Annotated[str, typer.Option(help="Numbers of concurrent answers, comma-separated.")] = "1,16",
+    documents: Annotated[int, typer.Option(help="Document tokens before the answers.", min=1)] = 1024,
+    conversations: Annotated[str, typer.Option(help="Numbers of concurrent answers, comma-separated.")] = "1,8",
     repeats: Annotated[int, typer.Option(help="Runs of every arm.", min=1)] = 3,
-    arms: Annotated[
-        str | None, typer.Option(help="Comma-separated.", show_default="all: see evals/speed/decode.py")
-    ] = None,
+    arms: Arms = "warmdesk,llama.cpp same file",
     llama_server: LlamaServerPath = None,
     write: Write = None,
 ) -> None:
@@ -255,15 +246,17 @@ def memory(
     common: Common,
     conversations: Annotated[int, typer.Option(help="Number of concurrent answers.", min=1)] = 16,
     modules: Annotated[int, typer.Option(help="Number of modules that all of them share.", min=1)] = 8,
+    llama_server: LlamaServerPath = None,
     write: Write = None,
 ) -> None:
     """KV memory of conversations that share modules, compared with one copy of the modules plus each conversation's own
-    KV.
+    KV; and the resident memory, compared with llama.cpp.
     """
     from evals.speed.memory import markdown, measure_memory
 
     need("memory", write)
-    result = measure_memory(common.settings, conversations, modules)
+    llama_cpp = find_llama_cpp(common, llama_server, ("llama.cpp",))
+    result = measure_memory(common.settings, conversations, modules, llama_cpp, progress_line)
     command = f"warmdesk bench memory --conversations {conversations} --modules {modules}"
     publish(common, result, "memory", markdown, command, write)
 

@@ -199,8 +199,8 @@ class ModelSettings(SettingGroup):
     """Device of the language model: cpu, cuda or cuda:N."""
     weights: Literal["model", "int8", "fp8"] = "model"
     """Weights of the model: unchanged (model), or rounded to 8 bits (int8, fp8), which is slightly less exact. On a
-    CPU, 8 bits are faster and need a C compiler. On a GPU, they save memory and need torchao. fp8 needs a GPU of
-    compute capability 8.9 or higher. A change re-encodes every passage."""
+    CPU, 8 bits are faster and need a C compiler; GGUF files keep their own bits. On a GPU, they save memory and need
+    torchao. fp8 needs a GPU of compute capability 8.9 or higher. A change re-encodes every passage."""
     threads: Annotated[int | None, between(1, 1024)] = None
     """Number of CPU threads. Unset: chosen by PyTorch. An engine in its own process uses at most the CPUs of its cgroup
     (container)."""

@@ -1,8 +1,7 @@
 """Language models: properties for the engine, position schemes of model families, and one packed forward pass.
 
 Models are transformers' classes with our attention. BLOOM and MPT have no registry for attention functions, so their
-attention modules are replaced; these models then build no masks and biases. Linear layers with weights prepacked for
-oneDNN make passes of few rows fast in bfloat16 on a CPU.
+attention modules are replaced; these models then build no masks and biases.
 """
 
 from collections.abc import Callable, Sequence
@@ -94,29 +93,6 @@ class MptAttention(ReplacedAttention):
             fused = fused.clamp(min=-own.clip_qkv, max=own.clip_qkv)
         q, k, v = fused.unflatten(-1, (3, own.n_heads, -1)).permute(2, 0, 3, 1, 4)
         return own.out_proj(self._alibi.attend(own.layer_idx, q, k, v, own.softmax_scale)), None
-
-
-class PackedLinear(nn.Module):
-    """A linear layer with a prepacked weight and the same results."""
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), 32)
-        self.bias = linear.bias
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")  # type: ignore[no-any-return]
-
-
-def prepack(hf: nn.Module) -> None:
-    """Replace every linear layer by a packed one, if this build of PyTorch has the operators."""
-    mkldnn = torch.ops.mkldnn
-    if not (hasattr(mkldnn, "_reorder_linear_weight") and mkldnn._is_mkldnn_bf16_supported()):
-        return
-    for parent in list(hf.modules()):
-        for name, child in list(parent.named_children()):
-            if isinstance(child, nn.Linear):
-                setattr(parent, name, PackedLinear(child))
 
 
 PositionScheme = Literal["rotary", "absolute", "alibi", "none"]
@@ -299,8 +275,6 @@ class LanguageModel:
         self.native = None if compiled is None else native_decoder_of(hf, self.rotation, compiled, weights)
         if self.native is not None and weights != "model":
             self.info = replace(self.info, fingerprint=digest(self.info.fingerprint, weights))
-        if self.native is None and self.device.type == "cpu" and hf.dtype == torch.bfloat16:
-            prepack(hf)
         self._alibi = AlibiAttention(hf) if self.info.position_scheme == "alibi" else None
         self._slopes = self._alibi.slopes if self._alibi else None
         if self._alibi is None:

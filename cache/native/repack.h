@@ -159,6 +159,23 @@ void warmdesk_unpack_row(int type, const uint8_t *row, long columns, float *to) 
     }
 }
 
+/* Multiplies and adds numbers of 8 bits in all threads as often as `steps` says and as fast as the processor can, for
+   measurements. Gives how many operations that were; 0: not known for this processor. */
+double warmdesk_multiply_8bit(int threads, long steps) {
+#ifdef PACKED_AVX2
+#pragma omp parallel num_threads(threads)
+    {
+        __m256i sums[12] = {};
+        for (long step = 0; step < steps; step++)
+#pragma GCC unroll 12
+            for (int i = 0; i < 12; i++) __asm__ volatile("vpmaddubsw %0,%0,%0" : "+x"(sums[i]));
+    }
+    return 64.0 * 12 * steps * threads;
+#else
+    return 0 * steps * threads;
+#endif
+}
+
 /* Rows of activations [rows, columns] times packed weights [outputs, columns], for tests and measurements. is_plain: by the plain
    version. to [rows, outputs] */
 void warmdesk_multiply(int type, const char *weights, long outputs, const float *x, long rows, long columns, int is_plain,

@@ -32,15 +32,29 @@ from cache.engine.request import Completion
 from cache.memory.keys import digest
 from cache.model.language_model import LanguageModel
 from cache.model.loading import default_dtype, load_stock, wrap_tokenizer
+from cache.planning.costs import SHAPES
 from cache.prompt.plan import Plan
 from cache.prompt.tokenizer import ModelTokenizer
 from evals.peers.random_prompts import SYSTEM_TOKENS, RandomDocuments, no_stop_tokens, token_ids, tokens
 from evals.peers.transformers_peer import TransformersPeer
 from evals.report import processor
 from evals.speed.floor import Floor, ModelCost, shortest, wall_seconds
-from evals.speed.models import SHAPE, config_of, first_token
+from evals.speed.models import first_token
 
 Size = Literal["full", "tiny"]
+
+
+def config_of(model: str) -> dict[str, int]:
+    """Return the sizes of a model that `warmdesk plan` knows, as transformers names them."""
+    shape = SHAPES[model]
+    return {
+        "vocab_size": shape.vocabulary,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.intermediate,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +114,7 @@ CONFIGS: dict[str, Callable[[], Any]] = {
     "4b": lambda: Qwen3Config(
         **config_of("Qwen3-4B"), head_dim=128, max_position_embeddings=40_960, tie_word_embeddings=True
     ),
-    "0.5b": lambda: Qwen2Config(**SHAPE, tie_word_embeddings=True),
+    "0.5b": lambda: Qwen2Config(**config_of("Qwen2.5-0.5B"), max_position_embeddings=32_768, tie_word_embeddings=True),
     "tiny": lambda: LlamaConfig(
         vocab_size=300,
         hidden_size=64,

@@ -1,11 +1,8 @@
-"""llama.cpp as a peer: its server in its own process on this machine, asked over HTTP.
+"""llama.cpp as a peer: its server in its own process on this machine, on the same GGUF file, asked over HTTP.
 
 The server is from the package xllamacpp (`evals.peers.llama_cpp_server`), or a given `llama-server`. A server built for
 this CPU is faster if the CPU has more than AVX2, for which the package is built. The server caches a prefix for each
 slot and reuses moved chunks (`cache_reuse`) if possible.
-
-The model's GGUF file is converted to the type of weights that is compared: matrices to BF16, which this engine also
-uses, or to Q8_0. Vectors stay float32; names, order of rows and metadata do not change. Out of scope: files in parts.
 """
 
 import http.client
@@ -21,57 +18,15 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-import gguf
 
 from app.domain.errors import DeskError
-from cache.errors import ModelError
-from cache.memory.keys import file_digest
 from cache.model.loading import bundled_gguf
-from durable import replacing
 from evals.peers.random_prompts import TEMPERATURE, TOP_K
-
-WeightType = Literal["bf16", "q8_0"]  # llama.cpp's names in lower case
-
-METADATA_OF_THE_WRITER = {"general.architecture", "general.file_type"}
-
-
-def convert_weights(path: Path, weight_type: WeightType, folder: Path) -> Path:
-    """Write a GGUF file with the same weights in another type, once, into `folder`. Raises ModelError, OSError."""
-    file = folder / f"{file_digest(path).replace(':', '-')}-{weight_type}.gguf"
-    if file.is_file():
-        return file
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with replacing(file) as temporary:
-            write_weights(gguf.GGUFReader(path), weight_type, temporary)
-    except (ValueError, KeyError, NotImplementedError) as error:
-        raise ModelError(f"model file {str(path)!r} cannot be read: {error}") from error
-    return file
-
-
-def write_weights(reader: Any, weight_type: WeightType, file: Path) -> None:
-    kind = gguf.GGMLQuantizationType[weight_type.upper()]
-    writer = gguf.GGUFWriter(file, arch=reader.fields["general.architecture"].contents())
-    writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{weight_type.upper()}"])
-    for field in reader.fields.values():
-        if not field.name.startswith("GGUF.") and field.name not in METADATA_OF_THE_WRITER:
-            writer.add_key_value(field.name, field.contents(), field.types[0], sub_type=field.types[-1])
-    for tensor in reader.tensors:
-        numbers = gguf.dequantize(tensor.data, tensor.tensor_type)
-        if numbers.ndim > 1:
-            writer.add_tensor(tensor.name, gguf.quantize(numbers, kind), raw_dtype=kind)
-        else:
-            writer.add_tensor(tensor.name, numbers)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
 
 CACHE_REUSE = 64  # tokens of the shortest chunk that may be moved
 START_S = 120
+SAME_FILE = "llama.cpp same file"
+NO_CACHE = "llama.cpp without cache"
 SAMPLING = {"samplers": ["top_k", "temperature"], "temperature": TEMPERATURE, "top_k": TOP_K, "ignore_eos": True}
 
 
@@ -121,9 +76,10 @@ class LlamaServer(AbstractContextManager["LlamaServer"]):
         self._process.stdin.close()
         self._opened.close()
 
-    def answer(self, prompt: Sequence[int], new_tokens: int, slot: int = -1) -> ServedAnswer:
-        """Ask for `new_tokens` tokens. slot: -1 lets the server choose. Raises DeskError."""
-        body = {"prompt": prompt, "n_predict": new_tokens, "id_slot": slot, "stream": True, **SAMPLING}
+    def answer(self, prompt: Sequence[int], new_tokens: int, slot: int = -1, *, is_cached: bool = True) -> ServedAnswer:
+        """Ask for `new_tokens` tokens. slot: -1: any. is_cached: what can be reused is reused. Raises DeskError."""
+        body = {"prompt": prompt, "n_predict": new_tokens, "id_slot": slot, "stream": True, "cache_prompt": is_cached}
+        body |= SAMPLING
         connection = http.client.HTTPConnection("127.0.0.1", self._port)
         started = time.perf_counter()
         try:
@@ -140,6 +96,10 @@ class LlamaServer(AbstractContextManager["LlamaServer"]):
         last = [line for line in lines if line.startswith(b"data: {")][-1]
         timings = json.loads(last.removeprefix(b"data: "))["timings"]
         return ServedAnswer(ttft_s=ttft, total_s=total, cached_tokens=timings["cache_n"])
+
+    @property
+    def resident_bytes(self) -> int:
+        return resident_bytes(self._process.pid)
 
     def _wait(self) -> None:
         end = time.monotonic() + START_S
@@ -163,17 +123,14 @@ class LlamaServer(AbstractContextManager["LlamaServer"]):
 
 @dataclass(frozen=True, slots=True)
 class LlamaCpp:
-    """llama.cpp for one model. program: starts a server. file: the model's own GGUF file. folder: for files with other
-    types of weights. version: of the program, as text.
-    """
+    """llama.cpp for one model. program: starts a server. file: the model's own GGUF file. version: as text."""
 
     program: tuple[str, ...]
     file: Path
-    folder: Path
     version: str
 
     @classmethod
-    def find(cls, model: str | None, converted: Path, llama_server: Path | None) -> "LlamaCpp":
+    def find(cls, model: str | None, llama_server: Path | None) -> "LlamaCpp":
         """Find llama.cpp for a model. llama_server: path of llama.cpp's own program, None for the package xllamacpp.
         Raises DeskError, and ModelError if the bundled model is requested and missing.
         """
@@ -183,15 +140,14 @@ class LlamaCpp:
         if llama_server is not None:
             if not llama_server.is_file():
                 raise DeskError(f"there is no program {str(llama_server)!r}: give a llama-server", code="peer")
-            return cls((str(llama_server),), file, converted, "llama-server, built for the CPU")
+            return cls((str(llama_server),), file, "llama-server, built for the CPU")
         if importlib.util.find_spec("xllamacpp") is None:
             raise DeskError("llama.cpp is missing: pip install xllamacpp, or give --llama-server", code="peer")
         program = (sys.executable, "-P", str(Path(__file__).with_name("llama_cpp_server.py")))
-        return cls(program, file, converted, f"xllamacpp {importlib.metadata.version('xllamacpp')}")
+        return cls(program, file, f"xllamacpp {importlib.metadata.version('xllamacpp')}")
 
-    def serve(self, weight_type: WeightType, *, threads: int, slots: int, context: int) -> LlamaServer:
-        file = convert_weights(self.file, weight_type, self.folder)
-        return LlamaServer(self.program, file, threads=threads, slots=slots, context=context)
+    def serve(self, *, threads: int, slots: int, context: int) -> LlamaServer:
+        return LlamaServer(self.program, self.file, threads=threads, slots=slots, context=context)
 
 
 def free_port() -> int:
@@ -199,3 +155,12 @@ def free_port() -> int:
         one.bind(("127.0.0.1", 0))
         port: int = one.getsockname()[1]
         return port
+
+
+def resident_bytes(process: int | str = "self") -> int:
+    """Return the memory of a process on Linux, with the pages of mapped files that it has read; 0 elsewhere."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmRSS:")), 0)

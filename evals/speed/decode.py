@@ -2,11 +2,9 @@
 
 All conversations have the same documents in different orders. Their prompts were computed before, so that only decoding
 counts: this engine places the documents, llama.cpp has each prompt in its own slot. Arms:
-  warmdesk           this engine
-  warmdesk (int8)    this engine with 8-bit weights
-  transformers       `generate` with its cache; one answer at a time
-  llama.cpp bf16     its server on the same weights
-  llama.cpp q8_0     its server on 8-bit weights
+  warmdesk             this engine
+  llama.cpp same file  its server on the same GGUF file
+  transformers         `generate` with its cache, on the weights in floating point; one answer at a time
 """
 
 import random
@@ -19,16 +17,15 @@ from typing import Any
 
 from app.domain.settings import Settings
 from cache.prompt.plan import Plan
-from evals.peers.llama_cpp import LlamaCpp, LlamaServer, WeightType
+from evals.peers.llama_cpp import SAME_FILE, LlamaCpp, LlamaServer
 from evals.peers.random_prompts import SYSTEM_TOKENS, RandomDocuments, answer_of, token_ids, tokens
 from evals.peers.transformers_peer import TransformersPeer
 from evals.report import table
-from evals.speed.floor import describe_floor, measure_floor
-from evals.speed.models import Measured, decode_rate, warm_engine
+from evals.speed.floor import describe_floor, limits_in_words
+from evals.speed.models import Deadline, Measured, decode_rate, warm_engine
 
 QUESTION_TOKENS, ANSWER_TOKENS = 24, 64
-LLAMA_CPP_ARMS: dict[str, WeightType] = {"llama.cpp bf16": "bf16", "llama.cpp q8_0": "q8_0"}
-ARMS = ("warmdesk", "warmdesk (int8)", "transformers", *LLAMA_CPP_ARMS)
+ARMS = ("warmdesk", SAME_FILE, "transformers")
 
 Measure = Callable[[], float]  # tokens per second of all conversations together, measured once
 
@@ -45,11 +42,10 @@ def measure_decode(
 ) -> dict[str, Any]:
     """Run all arms; the result is ready for JSON. documents: tokens. llama_cpp: None omits it. In its rows,
     tokens_per_s is the total of all conversations, the best of the repeats. of_floor: its share of the machine's limit
-    with the model's own weights.
+    for these weights.
     """
-    measured = Measured.load(settings)
-    rounded = Measured.load(settings, weights="int8") if "warmdesk (int8)" in arms else None
-    floor = measure_floor(measured.model.info.kv.dtype)
+    deadline, measured = Deadline(report), Measured.load(settings, report)
+    floor = measured.floor()
     rng, vocabulary = random.Random(documents), measured.model.info.vocabulary
     texts = RandomDocuments.make(documents, vocabulary, rng)
     context = SYSTEM_TOKENS + documents + QUESTION_TOKENS
@@ -63,14 +59,11 @@ def measure_decode(
         opened: dict[str, Callable[[], AbstractContextManager[Measure]]] = {
             "warmdesk": partial(open_warmdesk, measured, texts, plans, repeats)
         }
-        if rounded is not None:
-            opened["warmdesk (int8)"] = partial(open_warmdesk, rounded, texts, plans, repeats)
         if count == 1:
             opened["transformers"] = partial(open_transformers, settings, plans[0])
         if llama_cpp is not None:
-            for name, kind in LLAMA_CPP_ARMS.items():
-                opened[name] = partial(open_llama_cpp, llama_cpp, kind, floor.threads, plans)
-        for arm in [arm for arm in arms if arm in opened]:
+            opened[SAME_FILE] = partial(open_llama_cpp, llama_cpp, floor.threads, plans)
+        for arm in [arm for arm in arms if arm in opened and deadline.allows(f"{count} conversations, {arm}")]:
             with opened[arm]() as measure:
                 rate = max(measure() for _ in range(repeats))
             rows.append(
@@ -82,7 +75,7 @@ def measure_decode(
                     "of_floor": round(rate / allowed, 3),
                 }
             )
-            report(f"{count:2d} conversations  {arm:15s} {rate:7.1f} tokens/s")
+            report(f"{count:2d} conversations  {arm:20s} {rate:7.1f} tokens/s")
     return {
         **measured.described(),
         "floor": describe_floor(floor),
@@ -109,9 +102,9 @@ def open_transformers(settings: Settings, plan: Plan) -> Iterator[Measure]:
 
 
 @contextmanager
-def open_llama_cpp(llama_cpp: LlamaCpp, kind: WeightType, threads: int, plans: Sequence[Plan]) -> Iterator[Measure]:
+def open_llama_cpp(llama_cpp: LlamaCpp, threads: int, plans: Sequence[Plan]) -> Iterator[Measure]:
     context = plans[0].num_tokens + ANSWER_TOKENS + 8
-    with llama_cpp.serve(kind, threads=threads, slots=len(plans), context=context) as server:
+    with llama_cpp.serve(threads=threads, slots=len(plans), context=context) as server:
         for slot, plan in enumerate(plans):
             server.answer(token_ids(plan), 1, slot)
         answers = [partial(served_times, server, plan, slot) for slot, plan in enumerate(plans)]
@@ -156,5 +149,5 @@ def markdown(result: dict[str, Any], command: str) -> str:
         f"`{command}` on {result['machine']}; {result['model']}, {result['dtype']}; after "
         f"{result['rows'][0]['context_tokens']:,} tokens, {result['answer_tokens']} new ones, "
         f"best of {result['repeats']}. llama.cpp: {result['llama_cpp']}. The floor of the machine: "
-        f"{floor['memory_gb_per_s']} GB/s, {floor['matmul_gflop_per_s']} GFLOP/s.\n\n" + table(rows, columns)
+        f"{limits_in_words(floor)}.\n\n" + table(rows, columns)
     )

@@ -5,17 +5,24 @@ measured in the same process and with the same threads as the results that are c
 caches. They may contain the data of a short pass, which can then be faster than a read from memory.
 """
 
+import ctypes
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from app.domain.settings import Settings
-from cache.model.loading import find_device, load_stock
+from cache.model.gguf_file import GGUFFile
+from cache.model.loading import bundled_gguf, find_device, load_stock, open_gguf
+from cache.model.packed_model import Values
+from cache.native.decoder import load_library
 from evals.report import describe_machine, table
 
 
@@ -31,17 +38,19 @@ def using_threads(count: int) -> Iterator[None]:
 
 READ_BYTES = 512 << 20  # more than any CPU cache
 PRODUCT = (512, 2048, 8192)  # rows, inputs, outputs: large enough for the highest rate
+STEPS = 2_000_000  # of products of 8 bits
 REPEATS = 5
 QUESTION_TOKENS = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
-    """Measured limits of the machine with a number of threads."""
+    """Measured limits of the machine with a number of threads. flops: operations of products of such numbers."""
 
     threads: int
     bytes_per_s: float
     flops: float
+    products: str = "float32"
 
     def seconds(self, num_bytes: float, operations: float) -> float:
         return max(num_bytes / self.bytes_per_s, operations / self.flops)
@@ -58,6 +67,22 @@ class ModelCost:
     weight_bytes: float
     attention_width: int
     kv_bytes: int
+
+    @classmethod
+    def of_file(cls, file: GGUFFile) -> "ModelCost":
+        """Of a model that runs from its GGUF file as it is."""
+        values = Values(file)
+        matrices = {name: one for name, one in file.tensors.items() if len(one.shape) > 1}
+        head = matrices.pop("output.weight" if "output.weight" in matrices else "token_embd.weight")
+        matrices.pop("token_embd.weight", None)
+        weights = sum(math.prod(one.shape) for one in matrices.values()), math.prod(head.shape)
+        return cls(
+            layer_weights=weights[0],
+            head_weights=weights[1],
+            weight_bytes=sum(len(one.data) for one in (*matrices.values(), head)) / sum(weights),
+            attention_width=values["block_count"] * values["attention.head_count"] * values.head_dim,
+            kv_bytes=4 * values["block_count"] * values.kv_heads * values.head_dim,
+        )
 
     @classmethod
     def of(cls, hf: Any) -> "ModelCost":
@@ -94,14 +119,23 @@ class ModelCost:
         return 1e3 * self.pass_seconds(floor, rows=computed, seen=seen, stored=placed + computed, outputs=1)
 
 
-def measure_floor(dtype: torch.dtype) -> Floor:
+def measure_floor(dtype: torch.dtype, library: ctypes.CDLL | None = None) -> Floor:
+    """Measure reading, and products of a dtype, or with compiled code those of 8 bits, as packed weights need them."""
     numbers = torch.ones(READ_BYTES // 4)
+    threads = torch.get_num_threads()
+    bytes_per_s = READ_BYTES / shortest(numbers.sum)
+    if library is not None:
+        library.warmdesk_multiply_8bit.restype = ctypes.c_double
+        run = partial(library.warmdesk_multiply_8bit, threads, ctypes.c_long(STEPS))
+        if operations := run():
+            return Floor(threads=threads, bytes_per_s=bytes_per_s, flops=operations / shortest(run), products="8-bit")
     rows, inputs, outputs = PRODUCT
     left, right = torch.randn(rows, inputs).to(dtype), torch.randn(outputs, inputs).to(dtype)
     return Floor(
-        threads=torch.get_num_threads(),
-        bytes_per_s=READ_BYTES / shortest(numbers.sum),
+        threads=threads,
+        bytes_per_s=bytes_per_s,
         flops=2 * rows * inputs * outputs / shortest(lambda: nn.functional.linear(left, right)),
+        products=str(dtype).removeprefix("torch."),
     )
 
 
@@ -120,18 +154,22 @@ def shortest(
 
 
 def measure_floors(settings: Settings, threads: tuple[int, ...], sizes: tuple[int, ...]) -> dict[str, Any]:
-    hf, _, _ = load_stock(settings.model, device=find_device("cpu"), converted=settings.models_folder)
-    cost = ModelCost.of(hf)
+    path = bundled_gguf() if settings.model is None else Path(settings.model).expanduser()
+    library = load_library(settings.models_folder, torch.bfloat16) if path.suffix == ".gguf" else None
+    if path.suffix == ".gguf":
+        cost, dtype = ModelCost.of_file(open_gguf(path)), torch.bfloat16
+    else:
+        hf, _, _ = load_stock(settings.model, device=find_device("cpu"), converted=settings.models_folder)
+        cost, dtype = ModelCost.of(hf), hf.dtype
     floors, rows = [], []
     for count in threads:
         with using_threads(count):
-            floor = measure_floor(hf.dtype)
+            floor = measure_floor(dtype, library)
         floors.append(floor)
         rows += [allowed(cost, floor, size) for size in sizes]
     return {
         "machine": describe_machine(),
         "model": settings.model or "bundled",
-        "dtype": str(hf.dtype).removeprefix("torch."),
         "question_tokens": QUESTION_TOKENS,
         "cost": asdict(cost),
         "floors": [describe_floor(floor) for floor in floors],
@@ -139,12 +177,17 @@ def measure_floors(settings: Settings, threads: tuple[int, ...], sizes: tuple[in
     }
 
 
-def describe_floor(floor: Floor) -> dict[str, float]:
+def describe_floor(floor: Floor) -> dict[str, Any]:
     return {
         "threads": floor.threads,
         "memory_gb_per_s": round(floor.bytes_per_s / 1e9, 1),
-        "matmul_gflop_per_s": round(floor.flops / 1e9, 1),
+        "products_gop_per_s": round(floor.flops / 1e9, 1),
+        "products": floor.products,
     }
+
+
+def limits_in_words(floor: dict[str, Any]) -> str:
+    return f"{floor['memory_gb_per_s']} GB/s, {floor['products_gop_per_s']} GOP/s of {floor['products']} products"
 
 
 def allowed(cost: ModelCost, floor: Floor, size: int) -> dict[str, float]:
@@ -162,7 +205,8 @@ def markdown(result: dict[str, Any], command: str) -> str:
     floors = {
         "threads": "threads",
         "memory_gb_per_s": "memory, GB/s",
-        "matmul_gflop_per_s": f"{result['dtype']} products, GFLOP/s",
+        "products_gop_per_s": "products, GOP/s",
+        "products": "of",
     }
     rows = {
         "threads": "threads",

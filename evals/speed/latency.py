@@ -1,11 +1,12 @@
-"""Time to the first token with and without reuse, compared with transformers and llama.cpp on the same weights.
+"""Time to the first token with and without reuse, compared with llama.cpp and transformers.
 
 Each request asks a new question of `QUESTION_TOKENS` about the same documents in a new order, as customers do. Arms:
-  full_prefill    transformers computes the whole prompt (its default attention, an empty cache)
-  no_reuse        this engine computes the whole prompt
-  prefix_cache    transformers keeps the cache of the previous request and computes what follows the common prefix
-  reuse           this engine places the encoded documents and computes the question
-  llama.cpp bf16  llama.cpp's server with its prefix cache and cache_reuse
+  no_reuse             this engine computes the whole prompt
+  reuse                this engine places the encoded documents and computes the question
+  llama.cpp same file  llama.cpp's server on the same GGUF file, with its prefix cache and cache_reuse
+  llama.cpp without cache  the same, computing the whole prompt
+  full_prefill         transformers computes the whole prompt (its default attention, an empty cache)
+  prefix_cache         transformers keeps the cache of the previous request and computes what follows the common prefix
 `reuse` does not include encoding the documents, which is done once.
 
 Decoding is measured after the same prompt: `generate` of transformers with its cache, and this engine. Prompts are
@@ -22,17 +23,17 @@ from app.domain.settings import Settings
 from cache.decoding.sampling import Sampling
 from cache.engine.request import Reuse
 from cache.prompt.plan import Plan
-from evals.peers.llama_cpp import LlamaCpp
+from evals.peers.llama_cpp import NO_CACHE, SAME_FILE, LlamaCpp
 from evals.peers.random_prompts import MODULE_TOKENS, SYSTEM_TOKENS, RandomDocuments, token_ids, tokens
 from evals.peers.transformers_peer import TransformersPeer
 from evals.report import table
-from evals.speed.floor import Floor, describe_floor, measure_floor, using_threads
-from evals.speed.models import Measured, decode_rate, first_token, random_half_billion, warm_engine
+from evals.speed.floor import Floor, describe_floor, using_threads
+from evals.speed.models import Deadline, Measured, decode_rate, first_token, warm_engine
 
-LLAMA_CPP = "llama.cpp bf16"
 QUESTION_TOKENS = 24
 DECODE_AT = 2048  # document tokens
-ARMS = ("full_prefill", "no_reuse", "prefix_cache", "reuse", LLAMA_CPP)
+TRANSFORMERS_ARMS = ("full_prefill", "prefix_cache")
+ARMS = ("no_reuse", "reuse", SAME_FILE, NO_CACHE, *TRANSFORMERS_ARMS)
 
 Row = dict[str, Any]
 
@@ -40,7 +41,6 @@ Row = dict[str, Any]
 def measure(
     *,
     settings: Settings,
-    half_billion: bool,
     sizes: tuple[int, ...],
     threads: tuple[int, ...],
     repeats: int,
@@ -48,24 +48,20 @@ def measure(
     llama_cpp: LlamaCpp | None,
     report: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Run arms; the result is ready for JSON. half_billion: include the model with random weights, which llama.cpp
-    cannot run. llama_cpp: None omits it. report: called with a line per finished row.
-    """
+    """Run arms; the result is ready for JSON. llama_cpp: None omits it. report: called with a line per finished row."""
     rows: list[Row] = []
     floors: dict[int, Floor] = {}
-    measured = Measured.load(settings)
-    subjects = [(measured, TransformersPeer.load(settings), llama_cpp)]
-    if half_billion:
-        random_one = Measured.half_billion(measured.model.tokenizer, settings.models_folder)
-        subjects.append((random_one, TransformersPeer(random_half_billion()), None))
-    for subject in subjects:
-        for count in threads:
-            with using_threads(count):
-                floor = floors.setdefault(count, measure_floor(measured.model.info.kv.dtype))
-                for size in sizes:
-                    for row in measure_size(*subject, size, floor, repeats, decode=size == DECODE_AT, arms=arms):
-                        rows.append(row)
-                        report(describe(row))
+    deadline, measured = Deadline(report), Measured.load(settings, report)
+    is_needed = any(arm in TRANSFORMERS_ARMS for arm in arms)
+    baseline = TransformersPeer.load(settings) if is_needed else None
+    for count in threads:
+        with using_threads(count):
+            floor = floors[count] = measured.floor()
+            for size in [size for size in sizes if deadline.allows(f"{count} threads, {size} document tokens")]:
+                decode = size == DECODE_AT
+                for row in measure_size(measured, baseline, llama_cpp, size, floor, repeats, decode=decode, arms=arms):
+                    rows.append(row)
+                    report(describe(row))
     return {
         **measured.described(),
         "module_tokens": MODULE_TOKENS,
@@ -79,7 +75,7 @@ def measure(
 
 def measure_size(
     measured: Measured,
-    baseline: TransformersPeer,
+    baseline: TransformersPeer | None,
     llama_cpp: LlamaCpp | None,
     size: int,
     floor: Floor,
@@ -90,7 +86,8 @@ def measure_size(
 ) -> Iterator[Row]:
     """Measure the arms for documents of one size, in turn within each repeat so that drift affects all arms equally.
     times_floor: ttft_ms_min divided by the lower bound of the rows that an arm computes: with reuse the question, else
-    all. faster: ratio to `full_prefill`. decode_tokens_per_s: the best of the repeats. Both are None if not measured.
+    all. faster: ratio to `full_prefill`, else to `no_reuse`. than_llama_cpp: of medians, to its arm with or without
+    cache. decode_tokens_per_s: the best of the repeats. These are None if not measured.
     """
     with warm_engine(measured.model, 2 * size + 4096) as engine:
         info = measured.model.info
@@ -108,31 +105,37 @@ def measure_size(
             return first_token(engine, plan(), reuse).timings.ttft / 1e3
 
         ways: dict[str, Callable[[], float]] = {
-            "full_prefill": lambda: baseline.first_token(prompt(), keep=False),
             "no_reuse": lambda: seconds_to_first("off"),
-            "prefix_cache": lambda: baseline.first_token(prompt(), keep=True),
             "reuse": lambda: seconds_to_first("on"),
         }
+        if baseline is not None:
+            ways["full_prefill"] = lambda: baseline.first_token(prompt(), keep=False)
+            ways["prefix_cache"] = lambda: baseline.first_token(prompt(), keep=True)
         times: dict[str, list[float]] = {arm: [] for arm in ways if arm in arms}
         first_token(engine, plan())  # encodes the documents
-        baseline.first_token(prompt()[: 2 * QUESTION_TOKENS], keep=False)
+        if baseline is not None:
+            baseline.first_token(prompt()[: 2 * QUESTION_TOKENS], keep=False)
         for _ in range(repeats):
             for arm, seconds in times.items():
                 seconds.extend(ways[arm]() for _ in range(3 if arm == "reuse" else 1))
-        if LLAMA_CPP in arms and llama_cpp is not None:
+        peers = {arm: arm == SAME_FILE for arm in arms if arm in (SAME_FILE, NO_CACHE)}
+        if peers and llama_cpp is not None:
             room = context + QUESTION_TOKENS + 8
-            with llama_cpp.serve("bf16", threads=floor.threads, slots=1, context=room) as server:
+            with llama_cpp.serve(threads=floor.threads, slots=1, context=room) as server:
                 server.answer(prompt(), 1)
-                times[LLAMA_CPP] = [server.answer(prompt(), 1).ttft_s for _ in range(repeats)]
+                for arm, is_cached in peers.items():
+                    times[arm] = [server.answer(prompt(), 1, is_cached=is_cached).ttft_s for _ in range(repeats)]
         decoded: dict[str, Callable[[], float]] = {
-            "full_prefill": lambda: baseline.decode_rate(prompt(), 64),
             "no_reuse": lambda: decode_rate(engine, [plan()], Sampling(max_tokens=65), "off"),
             "reuse": lambda: decode_rate(engine, [plan()], Sampling(max_tokens=65)),
         }
+        if baseline is not None:
+            decoded["full_prefill"] = lambda: baseline.decode_rate(prompt(), 64)
         rates = {arm: max(run() for _ in range(repeats)) for arm, run in decoded.items() if decode and arm in arms}
-        full = min(times["full_prefill"]) if "full_prefill" in times else None
+        whole = times.get("full_prefill") or times.get("no_reuse")
         for arm, seconds in times.items():
             is_placed = arm == "reuse"
+            peer = times.get(SAME_FILE if arm in ("reuse", "prefix_cache", SAME_FILE) else NO_CACHE)
             computed = QUESTION_TOKENS if is_placed else context + QUESTION_TOKENS
             placed = context if is_placed else 0
             allowed_ms = measured.cost.first_token_ms(floor, computed=computed, placed=placed)
@@ -146,7 +149,10 @@ def measure_size(
                 "ttft_ms_median": round(statistics.median(seconds) * 1e3, 2),
                 "runs": len(seconds),
                 "times_floor": round(min(seconds) * 1e3 / allowed_ms, 2),
-                "faster": None if full is None else round(full / min(seconds), 2),
+                "faster": None if whole is None else round(min(whole) / min(seconds), 2),
+                "than_llama_cpp": None
+                if peer is None
+                else round(statistics.median(peer) / statistics.median(seconds), 2),
                 "decode_tokens_per_s": round(rates[arm], 1) if arm in rates else None,
             }
 
@@ -177,11 +183,12 @@ def slopes(rows: list[Row]) -> list[Row]:
 
 def describe(row: Row) -> str:
     rate = f"  decode {row['decode_tokens_per_s']:6.1f} tokens/s" if row["decode_tokens_per_s"] else ""
-    faster = f"  {row['faster']:5.1f} times as fast as full prefill" if row["faster"] else ""
+    than = f"  {row['than_llama_cpp']:.1f} as llama.cpp" if row["than_llama_cpp"] else ""
+    faster = f"  {row['faster']:5.1f} times as fast as the whole prompt" if row["faster"] else ""
     return (
-        f"{row['model']}  {row['threads']} threads  {row['document_tokens']:5d} document tokens  {row['arm']:14s}"
+        f"{row['model']}  {row['threads']} threads  {row['document_tokens']:5d} document tokens  {row['arm']:20s}"
         f" first token min {row['ttft_ms_min']:9.1f} ms  median {row['ttft_ms_median']:9.1f} ms"
-        f"{faster}  {row['times_floor']:4.1f} of the floor{rate}"
+        f"{faster}{than}  {row['times_floor']:4.1f} of the floor{rate}"
     )
 
 
@@ -193,7 +200,8 @@ def markdown(result: dict[str, Any], command: str) -> str:
         "arm": "arm",
         "ttft_ms_min": "first token, least, ms",
         "ttft_ms_median": "median, ms",
-        "faster": "times as fast as full prefill",
+        "faster": "times as fast as the whole prompt",
+        "than_llama_cpp": "as llama.cpp",
         "times_floor": "times the floor",
     }
     decoded = [row for row in result["rows"] if row["decode_tokens_per_s"] is not None]

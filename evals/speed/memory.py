@@ -1,27 +1,40 @@
-"""KV memory of conversations that share modules: slots of the KV pool in use, compared with one copy of the modules and
+"""Memory of conversations that share modules: slots of the KV pool in use, compared with one copy of the modules and
 the private tokens of each conversation, and with a copy for each conversation.
 
 All conversations have the same modules in different orders, and answer at the same time. The figure is the maximum in
-use until all have ended. Out of scope: weights and other memory of the program.
+use until all have ended. Beside it the resident memory of this process, and of llama.cpp's with the same file and room
+for one such conversation, after an answer.
 """
 
 import random
 from typing import Any
 
+import torch
+
 from app.domain.settings import Settings
+from evals.peers.llama_cpp import SAME_FILE, LlamaCpp, resident_bytes
 from evals.peers.random_prompts import RandomDocuments, tokens
 from evals.report import table
-from evals.speed.models import Measured, most_slots_used, warm_engine
+from evals.speed.models import Measured, Report, most_slots_used, warm_engine
 
 MODULE_TOKENS, QUESTION_TOKENS, ANSWER_TOKENS = 256, 24, 32
 
 
-def measure_memory(settings: Settings, conversations: int, modules: int) -> dict[str, Any]:
-    measured = Measured.load(settings)
-    return {
-        **measured.described(),
-        "rows": [measure_conversations(measured, conversations, modules)],
-    }
+def measure_memory(
+    settings: Settings, conversations: int, modules: int, llama_cpp: LlamaCpp | None, report: Report
+) -> dict[str, Any]:
+    """Return counts of tokens, and resident bytes by program."""
+    before, measured = resident_bytes(), Measured.load(settings, report)
+    report(f"{conversations} conversations with {modules} modules")
+    row = measure_conversations(measured, conversations, modules)
+    resident = {"warmdesk": resident_bytes(), "warmdesk, before the model": before}
+    if llama_cpp is not None:
+        report(SAME_FILE)
+        room = modules * MODULE_TOKENS + 256
+        with llama_cpp.serve(threads=torch.get_num_threads(), slots=1, context=room) as server:
+            server.answer([*range(5, 5 + modules * MODULE_TOKENS)], ANSWER_TOKENS)
+            resident[SAME_FILE] = server.resident_bytes
+    return {**measured.described(), "resident_mib": {name: one >> 20 for name, one in resident.items()}, "rows": [row]}
 
 
 def measure_conversations(measured: Measured, conversations: int, modules: int) -> dict[str, float]:
@@ -58,7 +71,8 @@ def markdown(result: dict[str, Any], command: str) -> str:
         "used_mib": "used, MiB",
     }
     rows = [{**row, "ratio": f"{row['ratio']:.2f}"} for row in result["rows"]]
+    resident = ", ".join(f"{name} {one:,} MiB" for name, one in result["resident_mib"].items())
     return (
         f"`{command}`: {result['model']}, {result['dtype']}, modules of {MODULE_TOKENS} tokens. It counts slots and "
-        "does not depend on the machine.\n\n" + table(rows, columns)
+        "does not depend on the machine.\n\n" + table(rows, columns) + f"\n\nResident memory: {resident}."
     )

@@ -1,95 +1,82 @@
-"""The models under test, with answers that always have the requested length, and engines for them.
+"""The model under test, with answers that always have the requested length, engines for it, and an end in time."""
 
-One model has random weights: speed does not depend on the values of weights.
-"""
-
+import ctypes
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, Qwen2Config
 
 from app.domain.settings import Settings
 from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
 from cache.engine.request import Completion, Request, Reuse
-from cache.memory.keys import digest
 from cache.memory.store import Store
-from cache.model.language_model import LanguageModel, Model
-from cache.model.loading import default_dtype, find_device, load_stock, wrap_tokenizer
-from cache.native.decoder import PackedWeights
-from cache.planning.costs import SHAPES
+from cache.model.language_model import Model
+from cache.model.loading import (
+    bundled_gguf,
+    find_device,
+    load_model,
+    load_packed,
+    load_stock,
+    open_gguf,
+)
+from cache.native.decoder import load_library
 from cache.prompt.plan import Plan, Segment
-from cache.prompt.tokenizer import ModelTokenizer
 from evals.peers.random_prompts import answer_of, no_stop_tokens
 from evals.report import describe_machine
-from evals.speed.floor import ModelCost
+from evals.speed.floor import Floor, ModelCost, measure_floor
 
-NAME = "0.5B shape, random"
-
-
-def config_of(model: str) -> dict[str, int]:
-    """Return the sizes of a model that `warmdesk plan` knows, as transformers names them."""
-    shape = SHAPES[model]
-    return {
-        "vocab_size": shape.vocabulary,
-        "hidden_size": shape.hidden,
-        "intermediate_size": shape.intermediate,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.kv_heads,
-    }
-
-
-SHAPE = config_of("Qwen2.5-0.5B") | {"max_position_embeddings": 32_768}
-
-
-def random_half_billion() -> Any:
-    torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(Qwen2Config(**SHAPE), dtype=default_dtype(torch.device("cpu"))).eval()
+TIME_S = 180  # seconds in which parts of a measurement may begin; each ends within two minutes, so all within five
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
     """A model, and the cost of its passes."""
 
-    model: LanguageModel
+    model: Model
     cost: ModelCost
+    library: ctypes.CDLL | None = None
 
     @classmethod
-    def load(cls, settings: Settings, weights: PackedWeights = "model") -> "Measured":
+    def load(cls, settings: Settings, report: Report = print) -> "Measured":
+        """Load a model as a desk does, but without an adapter. A GGUF file runs as it is."""
         name, converted = settings.model, settings.models_folder
-        hf, tokenizer, fingerprint = load_stock(name, device=find_device("cpu"), converted=converted)
-        return cls.of(hf, wrap_tokenizer(tokenizer, name), name or "bundled", fingerprint, converted, weights)
-
-    @classmethod
-    def half_billion(cls, tokenizer: ModelTokenizer, converted: Path) -> "Measured":
-        fingerprint = digest("random", repr(sorted(SHAPE.items())))
-        return cls.of(random_half_billion(), tokenizer, NAME, fingerprint, converted)
-
-    @classmethod
-    def of(
-        cls,
-        hf: Any,
-        tokenizer: ModelTokenizer,
-        name: str,
-        fingerprint: str,
-        converted: Path,
-        weights: PackedWeights = "model",
-    ) -> "Measured":
-        """Wrap and change transformers' own model. converted: folder for compiled code."""
-        cost = ModelCost.of(hf)
-        model = LanguageModel(hf, tokenizer, name=name, fingerprint=fingerprint, compiled=converted, weights=weights)
+        report(f"loading {name or 'the bundled model'}")
+        if (model := load_packed(name, converted, None)) is None:
+            hf, _, _ = load_stock(name, device=find_device("cpu"), converted=converted)
+            cost, other = ModelCost.of(hf), load_model(name, device="cpu", converted=converted)
+            other.info = no_stop_tokens(other.info)
+            return cls(model=other, cost=cost)
         model.info = no_stop_tokens(model.info)
-        return cls(model=model, cost=cost)
+        path = bundled_gguf() if name is None else Path(name).expanduser()
+        library = load_library(converted, torch.bfloat16)
+        return cls(model=model, cost=ModelCost.of_file(open_gguf(path)), library=library)
+
+    def floor(self) -> Floor:
+        return measure_floor(self.model.info.kv.dtype, self.library)
 
     def described(self) -> dict[str, str]:
         info = self.model.info
-        return {"machine": describe_machine(), "model": info.name, "dtype": str(info.kv.dtype).removeprefix("torch.")}
+        dtype = "its own bits" if self.library else str(info.kv.dtype).removeprefix("torch.")
+        return {"machine": describe_machine(), "model": info.name, "dtype": dtype}
+
+
+class Deadline:
+    """Ends a measurement in time: what begins too late is left out, and said. report: called with a line."""
+
+    def __init__(self, report: Report, seconds: float = TIME_S) -> None:
+        self._report, self._end = report, time.monotonic() + seconds
+
+    def allows(self, what: str) -> bool:
+        if time.monotonic() < self._end:
+            return True
+        self._report(f"left out, because the time is over: {what}")
+        return False
 
 
 @contextmanager

@@ -4,9 +4,10 @@ Passages are drawn from all documents by Zipf, in a new order for each question,
 client starts every tenth of a second, and answers have 0.5 to 1.5 times the mean length, because real clients do not
 start at the same moment and do not get equal answers. Every arm gets the same prompts and generates the same numbers of
 tokens, sampled the same way. Arms:
-  warmdesk           this engine
-  transformers       its continuous batching, which reuses common prefixes
-  llama.cpp bf16     its server with as many slots as this engine has at most, prefix cache and cache_reuse
+  warmdesk             this engine
+  transformers         its continuous batching, which reuses common prefixes
+  llama.cpp same file  its server on the same GGUF file, with as many slots as this engine has at most,
+                       prefix cache and cache_reuse
 The time to the first token is from the question to the first piece of text, at the client. Out of scope: search, HTTP.
 """
 
@@ -23,15 +24,15 @@ from cache.engine.engine import Engine
 from cache.engine.request import Limits, Request
 from cache.errors import EngineFull
 from cache.prompt.plan import Plan
-from evals.peers.llama_cpp import LlamaCpp
+from evals.peers.llama_cpp import SAME_FILE, LlamaCpp
 from evals.peers.random_prompts import RandomDocuments, Zipf, answer_of, token_ids, tokens
 from evals.peers.transformers_peer import ContinuousBatching, TransformersPeer
 from evals.report import percentile, table
-from evals.speed.floor import Floor, ModelCost, describe_floor, measure_floor
-from evals.speed.models import Measured, warm_engine
+from evals.speed.floor import Floor, ModelCost, describe_floor, limits_in_words
+from evals.speed.models import Deadline, Measured, warm_engine
 
 MODULE_TOKENS, QUESTION_TOKENS = 200, 24
-ARMS = ("warmdesk", "transformers", "llama.cpp bf16")
+ARMS = ("warmdesk", SAME_FILE, "transformers")
 START_EVERY_S = 0.1  # seconds between the first questions of two clients
 
 Row = dict[str, Any]
@@ -72,8 +73,8 @@ def measure_throughput(
     llama_cpp: LlamaCpp | None,
     report: Callable[[str], None],
 ) -> dict[str, Any]:
-    measured = Measured.load(settings)
-    floor = measure_floor(measured.model.info.kv.dtype)
+    deadline, measured = Deadline(report), Measured.load(settings, report)
+    floor = measured.floor()
     vocabulary = measured.model.info.vocabulary
     documents = RandomDocuments.make(load.documents * MODULE_TOKENS, vocabulary, random.Random(0), MODULE_TOKENS)
     opened: dict[str, Callable[[int], AbstractContextManager[Ask]]] = {
@@ -81,18 +82,18 @@ def measure_throughput(
         "transformers": lambda count: open_transformers(settings, load, count),
     }
     if llama_cpp is not None:
-        opened["llama.cpp bf16"] = lambda count: open_llama_cpp(llama_cpp, load, floor.threads, count)
+        opened[SAME_FILE] = lambda count: open_llama_cpp(llama_cpp, load, floor.threads, count)
     rows: list[Row] = []
     for count in clients:
         plans = draw_plans(documents, load, vocabulary, load.num_requests(count) + 1)
         allowed = allowed_rate(measured.cost, floor, load, count)
-        for arm in [arm for arm in arms if arm in opened]:
+        for arm in [arm for arm in arms if arm in opened and deadline.allows(f"{count} clients, {arm}")]:
             with opened[arm](count) as ask:
                 ask(plans[0], load.answer_tokens)  # the first answer is slower and does not count
                 answers = load.draw_answers(len(plans) - 1)
                 rows.append(run_load(arm, ask, [*zip(plans[1:], answers, strict=True)], count, allowed))
             report(
-                "{clients:3d} clients  {arm:15s} {tokens_per_s:7.1f} tokens/s  first token p50 {ttft_ms_p50:9.1f} ms  "
+                "{clients:3d} clients  {arm:20s} {tokens_per_s:7.1f} tokens/s  first token p50 {ttft_ms_p50:9.1f} ms  "
                 "p95 {ttft_ms_p95:9.1f} ms  {refused} of {requests} refused".format(**rows[-1])
             )
     return {
@@ -174,7 +175,7 @@ def open_transformers(settings: Settings, load: LoadTest, clients: int) -> Itera
 def open_llama_cpp(llama_cpp: LlamaCpp, load: LoadTest, threads: int, clients: int) -> Iterator[Ask]:
     context = load.prompt_tokens + MODULE_TOKENS + QUESTION_TOKENS + 2 * load.answer_tokens
     slots = min(clients, Limits().running)
-    with llama_cpp.serve("bf16", threads=threads, slots=slots, context=context) as server:
+    with llama_cpp.serve(threads=threads, slots=slots, context=context) as server:
         yield lambda plan, count: server.answer(token_ids(plan), count).ttft_s
 
 
@@ -213,6 +214,5 @@ def markdown(result: dict[str, Any], command: str) -> str:
         f"{load['documents']} warm passages of {load['module_tokens']} tokens, Zipf {load['zipf']}, questions of "
         f"{load['question_tokens']} tokens, answers of {load['answer_tokens']} on average. "
         f"llama.cpp: {result['llama_cpp']}. "
-        f"The floor of the machine: {floor['memory_gb_per_s']} GB/s, {floor['matmul_gflop_per_s']} GFLOP/s.\n\n"
-        + table(rows, columns)
+        f"The floor of the machine: {limits_in_words(floor)}.\n\n" + table(rows, columns)
     )

@@ -4,8 +4,7 @@ Each is a schema and a prompt in data/schemas. Arms, in turn within each repeat:
   computed   nothing reused, the same tokens at the same ids (the paper's baseline: the same pipeline)
   reused     modules encoded before; arguments and the question computed
 No prefixes stay between runs, so `reused` shows modules alone. Encoding the modules is done once and reported
-separately. Models: the product's own, and one of the shape of Qwen2.5-0.5B with random weights (speed does not depend
-on the values of weights; its tokens are those of the product's tokenizer).
+separately.
 """
 
 import statistics
@@ -24,7 +23,7 @@ from cache.model.loading import load_model
 from cache.pml.binding import Registry
 from evals.report import describe_machine, table
 from evals.speed.floor import using_threads
-from evals.speed.models import Measured, first_token, warm_engine
+from evals.speed.models import first_token, warm_engine
 
 Row = dict[str, Any]
 USE_CASES = {"code generation": "code", "personalisation": "persona", "parameters": "trip"}
@@ -40,12 +39,11 @@ def measure_use_cases(
 ) -> dict[str, Any]:
     desk = load_model(settings.model, device="cpu", converted=settings.models_folder)
     rows: list[Row] = []
-    for language_model in (desk, Measured.half_billion(desk.tokenizer, settings.models_folder).model):
-        for count in threads:
-            with using_threads(count):
-                for row in measure_model(language_model, folder, count, repeats):
-                    rows.append(row)
-                    report("{model}, {threads} threads, {use_case}: {ratio:.1f}x".format(**row))
+    for count in threads:
+        with using_threads(count):
+            for row in measure_model(desk, folder, count, repeats):
+                rows.append(row)
+                report("{model}, {threads} threads, {use_case}: {ratio:.1f}x".format(**row))
     return {
         "machine": describe_machine(),
         "dtype": str(desk.info.kv.dtype).removeprefix("torch."),
