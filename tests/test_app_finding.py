@@ -120,6 +120,9 @@ def test_follow_ups_are_searched_with_the_question_before_them_last(question):
         "Welche Zahlungsarten werden beim Kauf akzeptiert?",
         "标准配送到上海需要多少个工作日",
         "Italian heather theme shipping costs abroad weekdays?",  # no "it", "he" or "them" inside words
+        "Is there free parking behind your shop in Athlone?",
+        "I am sure that Cork stores open on Sundays in winter, right?",
+        "Can several gift cards pay for one order from your website?",
     ],
 )
 def test_self_contained_questions_are_searched_alone(question):

@@ -90,6 +90,9 @@ def test_attribute_lists_are_removed_but_not_from_code():
 def test_what_other_markdown_programs_accept():
     assert blocks("**警告：**我们不建议") == [("text", "警告：我们不建议")]
     assert blocks('![a shot](/a/at 7.09 pm.png "Shot")\n\nText.') == [("text", "Text.")]
+    assert blocks("::: tip\nHold it for 8 seconds.\n:::\nWait.") == [
+        ("text", text) for text in ("Hold it for 8 seconds.", "Wait.")
+    ]
     bare = "---\nlayout: x\n---\nCodes:\n\n| Code | Do |\n|5001 | Sign in|\n|6000 | Wait |\n"
     assert blocks(bare)[1:] == [("table", "Code: 5001; Do: Sign in\nCode: 6000; Do: Wait")]
 

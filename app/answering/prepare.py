@@ -104,6 +104,7 @@ def own_words(name: str) -> Iterator[str]:
 
 
 TOPICS = 3
+_TOPIC = 2  # maximum words of a message that names a topic: "Can I cancel?" asks something
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,10 +179,10 @@ class Decider:
     def _contact_page(self, results: SearchResults, language: str) -> Decision:
         if not results.statements or results.relevance < self.answer_above:
             return Decision(outcome="smalltalk", results=NOTHING, says=human_text(self._settings, language))
-        best = results.statements[0].text
-        holding = [one for one in results.passages if best in one.passage.text] or results.passages
-        says = human_text(self._settings, language, as_said(best))
-        return Decision(outcome="smalltalk", results=replace(results, passages=tuple(holding[:1])), says=says)
+        best = results.statements[0]
+        holding = tuple(one for one in results.found if one.passage.id == best.passage)
+        says = human_text(self._settings, language, as_said(best.text))
+        return Decision(outcome="smalltalk", results=replace(results, passages=holding), says=says)
 
 
 def earlier_question(past: Sequence[PastMessage]) -> str | None:
@@ -196,9 +197,10 @@ def earlier_question(past: Sequence[PastMessage]) -> str | None:
 
 
 def is_topic(question: str) -> bool:
-    """Return whether a question only names a thing ("delivery"). A code or a model name counts as a full question."""
-    terms = {stem(word) for word in asked_words(question)} - COMMON
-    return len(terms) == 1 and not any(map(str.isdigit, question))
+    """Return whether a question only names a thing ("the delivery"). A code or a model name is a full question."""
+    asked = asked_words(question)
+    terms = {stem(word) for word in asked} - COMMON
+    return len(asked) <= _TOPIC and len(terms) == 1 and not any(map(str.isdigit, question))
 
 
 def _from_faq(curated: CuratedAnswer) -> Decision:

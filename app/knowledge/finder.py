@@ -310,7 +310,9 @@ class Finder:
 
 REFERS_BACK = re.compile(
     r"^(?:and|but|or|so|then|what about|how about|what if|why|why not|really|also|only)\b"
-    r"|\b(?:it|its|they|them|their|that|those|these|this|he|she|one|ones|there|same|else|instead|other|then)\b",
+    r"|\b(?:it|its|they|them|their|those|these|this|he|she|ones|same|else|instead|other|then)\b"
+    r"|(?<!\btrue )(?<!\bsure )\bthat\b|\b(?:the|this|that|which|another) one\b"
+    r"|(?<!\bis )(?<!\bare )\bthere\b(?! (?:is|are)\b)",
     re.IGNORECASE,
 )
 SOME_TERMS, ENOUGH_TERMS = 2, 5

@@ -21,6 +21,7 @@ from retrieval.statements.grouping import (
     num_words,
     turns_sentences,
     under,
+    with_its_question,
     without_references,
 )
 from retrieval.statements.lines import TextLine, lines_of, listed
@@ -190,7 +191,7 @@ def _as_answer(value: str) -> str:
     return value.lower() if _YES.fullmatch(value) or _NO.fullmatch(value) else value
 
 
-VERSION = 2
+VERSION = 3
 """Increase it when texts are cut differently. Vectors of their statements are then computed again."""
 _LONGEST_INTRODUCTION = 30  # words
 _SHORT = 15  # words; a longer sentence contains its own denial
@@ -218,7 +219,9 @@ def _statements(lines: Sequence[TextLine], heading_path: Sequence[str]) -> Itera
         following = lines[at].kind if at < len(lines) else None
         if is_furniture(line.text):
             continue
-        if line.kind == "heading" or line.text in heading_path:
+        if line.kind == "heading" and introduction and line.start - lines[at - 2].end == 1:
+            yield from listed(group, introduction)  # "Pay to this account:", and the account in the next line
+        elif line.kind == "heading" or line.text in heading_path:
             headings = list(heading_path) if line.text in heading_path else [*heading_path, line.text]
         elif line.kind == "row":
             yield from row_statements(group, governing_heading(headings))
@@ -278,6 +281,6 @@ def _sentences(text: str, line: TextLine, heading: str) -> Iterator[Statement]:
     governing = heading if turns_sentences(heading) else ""
     for said, start, end in grouped(text, line.language):
         needs = governing and not denies(said) and num_words(said) <= _SHORT
-        whole = under(governing, said) if needs else said
+        whole = under(governing, said) if needs else with_its_question(said, heading)
         if not whole.rstrip(".。").endswith((":", "：", "?", "？")):  # also if a full stop follows by mistake
             yield Statement(as_said(whole), line.start + start, line.start + end, "sentence")

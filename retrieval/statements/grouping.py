@@ -61,7 +61,7 @@ _OPENS = "|".join(
         r"see(?: also)? [^.]* for (?:details|more|further|the whole|a (?:full|complete)|information|instructions)",
         r"visit [^.]* (?:to learn more|for (?:more|further|details|information))\b",
         r"(?:to )?(?:learn|find out|read) more\b|learn (?:how|about)\b|(?:back|return) to top",
-        r"(?:to|for) [^.]*, (?:please )?(?:see|refer to|read|visit)\b",
+        rf"(?:to|for) [^.]*, (?:please )?(?:see|refer to|read|visit) {_TARGET}",
         r"(?:for )?(?:more|further|additional) (?:information|details|help)\b[^.]*"
         r"\b(?:see|visit|read|refer|found|available)\b",
         r"(?:in |on )?this (?:page|article|guide|section|topic|document|tutorial|chapter|table),? (?:also )?"
@@ -78,6 +78,7 @@ _OPENS = "|".join(
 )
 _ONLY = re.compile(rf"(?:(?:please|you can|also),? )*(?:{_OPENS})", re.IGNORECASE)
 _LONGEST_POINTER = 30  # words; a longer sentence has more content than a reference
+_SAYS_MORE = re.compile(r"\d{3}|@|://|;|[:：]\s*\w")  # an address, a list, or a second clause
 
 _FURNITURE = re.compile(
     "|".join(
@@ -115,7 +116,7 @@ def lists_links(heading: str) -> bool:
 
 def without_references(sentence: str) -> str:
     """Return a sentence without its cross references; "" if it is only a cross reference."""
-    is_pointer = _ONLY.match(sentence) is not None
+    is_pointer = _ONLY.match(sentence) is not None and not _SAYS_MORE.search(sentence)
     lower = sentence.lower()
     if not is_pointer and any(hint in lower for hint in _HINTS):
         for cut in _CUTS:
@@ -260,6 +261,7 @@ _CONDITION = re.compile(  # "Away for more than a month? Charge it to two lights
 _SHORT_CONDITION = 15  # maximum words of a question that sets a condition for the next sentence
 _INNER_END = re.compile(r"[.!?…][^\w\s]*\s+\S|[。！？][^\w]*\w")
 _BARE = re.compile(r"(?:Yes|No|Ja|Nein|Sure|Of course|是的?|不是?|可以|不可以|不能|没有)\W*")
+_YES_OR_NO = re.compile(rf"{_BARE.pattern[:-3]}(?:[.!。！]\s*|(?P<goes_on>[,，] ?))")
 
 
 class Group(NamedTuple):
@@ -308,6 +310,16 @@ def grouped(text: str, language: str) -> Iterator[Group]:
         group = following
     if group.text and not _BARE.fullmatch(group.text):
         yield group
+
+
+def with_its_question(said: str, heading: str) -> str:
+    """Return a text that begins with yes or no behind the question that it answers, or without that word."""
+    answers = _YES_OR_NO.match(said)
+    if answers is None:
+        return said
+    if heading.endswith(("?", "？")):
+        return under(heading, said)
+    return said if answers["goes_on"] else said[answers.end() :]
 
 
 def needs_before(sentence: str) -> bool:

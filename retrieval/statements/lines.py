@@ -128,10 +128,8 @@ def _names_what_follows(text: str, line: TextLine, following: TextLine) -> bool:
 
 
 LONGEST_LIST = 60  # maximum number of words of joined items, with their governing line
-LONGEST_PROCEDURE = 120  # maximum number of words of a procedure. A longer one is cut between steps.
 
 _LEAST = 4  # words of a step without a full stop
-_SLACK = 20  # words by which an uncut procedure may be longer
 _SHORT = 15  # words of an item that is joined with its neighbours
 _PLAIN = 4  # words of an item that is followed by a comma
 _FULL = 6  # words of a sentence that is useful without the rest of its step
@@ -208,9 +206,8 @@ def _procedure(items: Sequence[_Entry], governing: str) -> Iterator[Statement]:
     if introduction and not introduction.endswith(("?", "？")):
         introduction += "：" if UNSPACED.search(introduction[-1:]) else ":"
     steps = [_step(item, "-" if number is None else f"{number}.") for item, number in zip(items, numbers, strict=True)]
-    for first, last in _parts([num_words(step) for step in steps]):
-        text = "\n".join([*filter(None, [introduction]), *steps[first:last]])
-        yield Statement(as_said(text), items[first].line.start, items[last - 1].end, "procedure")
+    text = "\n".join([*filter(None, [introduction]), *steps])
+    yield Statement(as_said(text), items[0].line.start, items[-1].end, "procedure")
     turned = turns_sentences(governing)  # then nothing below it may be a statement alone
     for item in items:
         for said, start, end in item.groups[1:]:
@@ -230,18 +227,6 @@ def _step(item: _Entry, marker: str) -> str:
 def _is_told_with_step(item: _Entry) -> bool:
     short = sum(num_words(below.line.text) for below in item.below) <= _FEW and not any(b.below for b in item.below)
     return bool(item.below) and (short or ASKS.search(item.line.text) is not None)
-
-
-def _parts(words: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield (first, end) steps of the parts of a procedure, about equally long. words: number of words of each step."""
-    num_parts = max(1, -(-(sum(words) - _SLACK) // LONGEST_PROCEDURE))
-    first = said = part = 0
-    for n, more in enumerate(words):
-        if n > first and said + more / 2 > (part + 1) * sum(words) / num_parts:
-            yield first, n
-            first, part = n, part + 1
-        said += more
-    yield first, len(words)
 
 
 def _items(items: Sequence[_Entry], governing: str) -> Iterator[Statement]:
