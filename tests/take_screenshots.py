@@ -18,6 +18,7 @@ from test_app_accessibility import PAGES, filled, look, sign_in
 from test_app_browser import Page
 
 from app.domain.answers import HandoffState
+from app.domain.progress import DocumentsRead
 from app.web import event_gate, pacing
 from app.web.middleware import Opening
 
@@ -101,6 +102,15 @@ def many(page: Page) -> None:
     until(lambda: len(page.all("#wd-list li")) > 20)
 
 
+def reading(page: Page) -> None:
+    """A new desk that reads its documents."""
+    desk = page.site.desk
+    desk.read = DocumentsRead(read=12, total=48, is_most=True)
+    page.driver.refresh()
+    until(lambda: any("12" in one.text for one in page.all(".wd-notice")))
+    desk.read = None
+
+
 def starting(page: Page) -> None:
     """The page of a desk that is not open yet."""
     opening = Opening(page.site.desk.missing)
@@ -122,6 +132,7 @@ CHAT: dict[str, Callable[[Page], object]] = {
     "chat-agent": lambda page: talked(page, "taken"),
     "chat-agent-left": lambda page: talked(page, "closed"),
     "chat-starting": starting,
+    "chat-reading": reading,
     "chat-thousand": many,
 }
 LOOKS = {"": ("light", 1280, "en"), "-dark": ("dark", 1280, "en"), "-zh": ("light", 1280, "zh-CN")}
