@@ -9,13 +9,13 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
-from sqlalchemy import create_engine, text
-from sqlalchemy.exc import DatabaseError, OperationalError
+import psycopg
 
 from app.storage.database import open_database
 from app.storage.migrate import revisions
@@ -68,8 +68,9 @@ class PostgresServer:
         while True:
             try:
                 self.execute("SELECT 1")
-            except Exception:
+            except psycopg.Error:
                 assert self._process.poll() is None, "the server ended"
+                time.sleep(0.02)
             else:
                 return
 
@@ -77,7 +78,7 @@ class PostgresServer:
         """Let it take no connection any more, and end with the last one; `stop` ends it at once."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
-        with suppress(OperationalError):
+        with suppress(psycopg.OperationalError):
             while True:
                 self.execute("SELECT 1")
 
@@ -89,16 +90,13 @@ class PostgresServer:
 
     def execute(self, statement: str, database: str = "postgres") -> None:
         """Run a statement outside of a transaction, as a user who may do everything."""
-        engine = create_engine(self.url(database), isolation_level="AUTOCOMMIT")
-        try:
-            with engine.connect() as connection:
-                connection.execute(text(statement))
-        finally:
-            engine.dispose()
+        with psycopg.connect(f"host={self.folder} user=warm dbname={database}", autocommit=True) as connection:
+            connection.execute(statement.encode())
 
     def make_template(self) -> None:
         self.execute(f"CREATE DATABASE {TEMPLATE}")
         open_database(self.url(TEMPLATE)).close()
+        self._empty = _EMPTY.format(latest=revisions()[-1].revision)
 
     @contextmanager
     def database(self, template: str = TEMPLATE, options: str = "") -> Iterator[str]:
@@ -121,11 +119,11 @@ class PostgresServer:
 
     def _is_emptied(self, name: str) -> bool:
         """Whether a database is as at its beginning, after what a test wrote was removed."""
-        self.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
-        self.execute(f"ALTER DATABASE {name} RESET ALL")
+        ended = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
+        self.execute(f"{ended}; ALTER DATABASE {name} RESET ALL")
         try:
-            self.execute(_EMPTY.format(latest=revisions()[-1].revision), name)
-        except DatabaseError:  # a test changed more than rows
+            self.execute(self._empty, name)
+        except psycopg.Error:  # a test changed more than rows
             return False
         return True
 

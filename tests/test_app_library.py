@@ -151,7 +151,7 @@ def test_more_passages_than_one_query_may_name(library, monkeypatch):
     assert library.counts() == Counts(documents=1, passages=4)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(["/one", "/two"]), st.lists(st.sampled_from("abcde"), max_size=6)), max_size=6)
 )

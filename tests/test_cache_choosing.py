@@ -61,7 +61,7 @@ samplings = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(samplings, min_size=1, max_size=6), st.integers(0, 100))
 def test_a_batch_chooses_what_each_would_alone_and_only_what_may_be_chosen(many, seed):
     rng = random.Random(seed)

@@ -71,14 +71,14 @@ def random_logits(seed: int) -> Iterator[torch.Tensor]:
         yield torch.randn(VOCABULARY, generator=generator) * 30
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(sets_of_choices(), st.integers(0, 2**32), st.sampled_from([0.0, 1.0]))
 def test_an_answer_is_whole_choices_without_repeat_whatever_the_logits(choices, seed, temperature):
     answer = said(choices, random_logits(seed), temperature=temperature, repetition_penalty=2.0)
     assert answer in {text for text, _ in answers(choices)}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(sets_of_choices())
 def test_weights_are_those_of_the_whole_set_of_answers(choices):
     every = list(answers(choices))

@@ -100,7 +100,7 @@ def run(scene: Scene, kernel: str, group: int, slopes: Tensor | None, window: in
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(scene=scenes(most_offset=9), steepest=st.sampled_from([0.1, 1.0, 8.0]))
 def test_alibi_falls_with_the_distance_at_which_extents_are_placed(kernel, scene, steepest):
     slopes = steepest / 2 ** torch.arange(HEADS, dtype=torch.float32)
@@ -109,7 +109,7 @@ def test_alibi_falls_with_the_distance_at_which_extents_are_placed(kernel, scene
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(scene=scenes(most_offset=0), window=st.integers(1, 60))
 def test_a_window_hides_what_is_further_away(kernel, scene, window):
     out, expected = run(scene, kernel, GROUP, None, window)

@@ -120,7 +120,7 @@ def sent(plan: Plan) -> Plan:
 
 
 @given(plans())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_a_plan_arrives_as_it_was(plan):
     arrived = sent(plan)
     assert arrived == plan
@@ -128,7 +128,7 @@ def test_a_plan_arrives_as_it_was(plan):
 
 
 @given(plans())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_equal_segments_of_a_plan_are_one_object(plan):
     """Also if they were several: which spans continue one another is told by identity."""
     arrived = sent(Plan(spans=(*copied(plan).spans, *plan.spans)))
@@ -154,7 +154,7 @@ def test_a_segment_is_sent_once():
 
 
 @given(requests)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_a_request_arrives_as_it_was(request):
     arrived = decoded(encoded(Submit.of(1, request, is_idle=False)), Submit).asked()
     assert arrived == request
@@ -164,7 +164,7 @@ def test_a_request_arrives_as_it_was(request):
 
 
 @given(completions)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_a_completion_arrives_as_it_was(completion):
     assert decoded(encoded(Ended(3, completion)), FromEngine) == Ended(3, completion)
 
@@ -194,7 +194,7 @@ def test_an_error_of_an_unknown_class_is_a_cache_error():
 
 
 @given(st.lists(segments(), max_size=4, unique=True))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_what_became_of_modules_names_those_that_failed(asked):
     result = Encoded(2, {one: CacheError(one.name) for one in asked[::2]})
     arrived = decoded(encoded(EncodingEnded.of(1, result, asked)), EncodingEnded).encoded(asked)

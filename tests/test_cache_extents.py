@@ -81,7 +81,7 @@ class AllocatorMachine(RuleBasedStateMachine):
         self.allocator.check_integrity(self.used)
 
 
-AllocatorMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+AllocatorMachine.TestCase.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
 TestAllocator = AllocatorMachine.TestCase
 
 

@@ -286,7 +286,7 @@ def act(core: EngineCore, asked: list[Generation], what: str, details: list[Segm
         core.store.device.evict(core.store.key([SECRET, OTHER][details % 2]))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(earlier=ACTIONS, later=ACTIONS, slots=st.sampled_from([600, 1500]))
 def test_nothing_comes_back_that_nobody_asks_for_later(earlier, later, slots):
     """In any order of what else happens; where memory is short, requests wait or pause."""
@@ -304,7 +304,7 @@ def test_nothing_comes_back_that_nobody_asks_for_later(earlier, later, slots):
     core.store.check_integrity()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(earlier=ACTIONS, later=ACTIONS, slots=st.sampled_from([600, 1500]))
 def test_nothing_is_there_when_it_is_forgotten(earlier, later, slots):
     """Also where it is asked for later; and of what was computed with it then, nothing is kept."""

@@ -49,7 +49,7 @@ class Graphs:
 
 
 def graphed(family: str, graphs: Any, buckets: Sequence[Bucket] = SMALL) -> LanguageModel:
-    return build(family, kind=TiledPass, capture=graphs, buckets=buckets)
+    return build(family, layers=2, kind=TiledPass, capture=graphs, buckets=buckets)
 
 
 def arena_of(model: LanguageModel) -> Arena:
@@ -77,7 +77,7 @@ class Pair(NamedTuple):
 @pytest.fixture(scope="module")
 def pair():
     graphs = Graphs()
-    model, plain = graphed("multi-query", graphs), build("multi-query")
+    model, plain = graphed("multi-query", graphs), build("multi-query", layers=2)
     arena, plain_arena = arena_of(model), arena_of(plain)
     model.prepare(arena)
     for mine, theirs in zip((*arena.keys, *arena.values), (*plain_arena.keys, *plain_arena.values), strict=True):
@@ -120,7 +120,7 @@ def test_answers_equal_one_forward_with_the_block_mask():
     with running(model) as engine:
         answer(engine, PLAN, 2)
     assert graphs.replayed == 3  # a short module, the question, and a token, which does not fill the graph
-    assert (recorder.logits[-2] - oracle_logits(stock("multi-query"), PLAN)).abs().max() < TOLERANCE
+    assert (recorder.logits[-2] - oracle_logits(stock("multi-query", layers=2), PLAN)).abs().max() < TOLERANCE
 
 
 class OnDevice(TorchDispatchMode):

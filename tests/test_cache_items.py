@@ -86,7 +86,7 @@ def by_runs(items: list[Item], hidden: dict[int, list[int]] | None = None) -> Se
     return seen
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(passes())
 def test_every_row_sees_every_key_exactly_as_often_as_it_should(chunks):
     items = plan_items(chunks)

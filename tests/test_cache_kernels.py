@@ -53,7 +53,7 @@ def plain(
 shapes = st.tuples(*map(st.integers, (1, 1, 1, 1), (9, 40, 3, 4)), st.sampled_from([4, 8, 16, 20, 64]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(shape=shapes, causal=st.booleans(), seed=st.integers(0, 99))
 def test_flash_equals_matmul_equals_plain_attention(shape, causal, seed):
     rows, keys, heads, group, size = shape
@@ -68,7 +68,7 @@ def test_flash_equals_matmul_equals_plain_attention(shape, causal, seed):
         torch.testing.assert_close(lse.double(), expected_lse, atol=1e-5, rtol=1e-5)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     shape=shapes,
     causal=st.booleans(),

@@ -1,5 +1,5 @@
 """Random schemas and prompts: against a naive second opinion, against themselves, and on the engine against the
-block-mask oracle. WARMDESK_EXAMPLES=500 draws so many instead of 25.
+block-mask oracle. WARMDESK_EXAMPLES=500 draws so many instead of 12.
 """
 
 import os
@@ -25,7 +25,7 @@ from cache.prompt.tokenizer import NAMED, Tokenizer, WordTokenizer
 
 ROLES = NAMED["chatml"]
 TOLERANCE = 1e-4
-EXAMPLES = int(os.environ.get("WARMDESK_EXAMPLES", "25"))
+EXAMPLES = int(os.environ.get("WARMDESK_EXAMPLES", "12"))
 """Other ones in each run; more of them for whoever changes the rules of PML."""
 often = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -215,7 +215,7 @@ def desk():
         engine.call(lambda store: store.check_integrity())
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(question=questions(depth=2), sink_prefix=st.booleans())
 def test_cached_logits_equal_the_block_mask(desk, question, sink_prefix):
     schema, prompt = question

@@ -243,7 +243,7 @@ class PrefixMachine(RuleBasedStateMachine):
             assert path_of(request.node) == request.prefix
 
 
-PrefixMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+PrefixMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
 TestPrefixTree = PrefixMachine.TestCase
 
 

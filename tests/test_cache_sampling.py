@@ -145,7 +145,7 @@ def check_stream(parts: list[bytes], stop: tuple[str, ...]) -> None:
     assert not any(text in stream.text for text in stop)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(streams())
 def test_text_is_never_taken_back(case):
     check_stream(*case)
@@ -180,7 +180,7 @@ whole_characters = st.lists(
 
 
 @pytest.mark.parametrize(("kind", "cases"), [("byte level", any_tokens), ("sentencepiece", whole_characters)])
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data(), twice=st.booleans())
 def test_text_by_the_token_is_the_text_of_all(kind, cases, data, twice):
     """Half characters, spaces at the beginning of words, special tokens, and updates without a new token."""

@@ -178,12 +178,17 @@ UNPLACEABLE: dict[str, Any] = {
 LEARNED_POSITIONS = {"gpt2", "opt"}  # families whose modules are encoded where they stand
 
 
-def stock(family: str = "llama", seed: int = 0, dtype: torch.dtype = torch.float32) -> Any:
-    return random_weights((CONFIGS | UNPLACEABLE)[family](), seed, dtype)
+def stock(family: str = "llama", seed: int = 0, dtype: torch.dtype = torch.float32, layers: int = 3) -> Any:
+    config = (CONFIGS | UNPLACEABLE)[family]()
+    if layers < config.num_hidden_layers:
+        config.num_hidden_layers = layers
+    return random_weights(config, seed, dtype)
 
 
-def build(family: str = "llama", seed: int = 0, dtype: torch.dtype = torch.float32, **options: Any) -> LanguageModel:
-    hf = stock(family, seed, dtype)
+def build(
+    family: str = "llama", seed: int = 0, dtype: torch.dtype = torch.float32, layers: int = 3, **options: Any
+) -> LanguageModel:
+    hf = stock(family, seed, dtype, layers)
     return LanguageModel(hf, ByteTokenizer(), name=family, fingerprint=digest(family, str(seed)), **options)
 
 
