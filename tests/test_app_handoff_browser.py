@@ -9,7 +9,7 @@ pytestmark = NEEDS_BROWSER
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
-    monkeypatch.setattr("app.web.chat_page.PERIOD_S", 0.4)
+    monkeypatch.setattr("app.web.chat_page.PERIOD_S", 1.0)
     with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages"), office_hours=None) as desk:
         desk.prepare()
         site = RealSite(desk)
