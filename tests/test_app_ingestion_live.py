@@ -310,6 +310,19 @@ def test_a_batch_ends_by_time(tmp_path, monkeypatch, step, expected):
     assert sizes == expected
 
 
+def test_statements_are_read_when_all_documents_are_stored(tmp_path, monkeypatch):
+    """So a run that is killed early keeps more documents."""
+    done = list[str]()
+    monkeypatch.setattr(ingest, "BATCH", 2)
+    with small_desk(tmp_path / "desk") as desk:
+        for name in ("replace", "keep_statement_vectors"):
+            real = getattr(desk.library, name)
+            monkeypatch.setattr(desk.library, name, lambda *a, name=name, real=real: (done.append(name), real(*a))[1])
+        report = desk.ingest([many(tmp_path / "pages", 4)], warm=False)
+    assert done == ["replace"] * 4 + ["keep_statement_vectors"]
+    assert report.timings_s.embedding > 0
+
+
 def test_unchanged_files_are_read_when_the_work_is_done(tmp_path, monkeypatch):
     pages, seen = many(tmp_path / "pages", 3), list[str]()
     with small_desk(tmp_path / "desk", pages=pages) as desk:

@@ -19,7 +19,6 @@ Out of scope: encoding (`warm`), the place of neighbours in a prompt (`prompts`)
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -81,8 +80,8 @@ def choose_neighbours(library: Library, search: Search, count: int) -> frozenset
 
 
 BATCH = 32  # a batch is stored when it has this many new passages,
-BATCH_S = 4.0  # or when reading and the expected work with its passages take this many seconds together
-PASSAGE_S = 0.5  # expected work with a passage, until it is measured
+BATCH_S = 2.0  # or when reading and the expected work with its passages take this many seconds together
+PASSAGE_S = 0.25  # expected work with a passage, until it is measured
 COUNTED = (
     1024  # texts whose number of tokens is remembered: a passage is counted while it is cut, and when it is stored
 )
@@ -211,7 +210,9 @@ class Ingestion:
         self.library.clear_staged()
         is_used = self.neighbours and self.open_warming().engine.info.is_position_independent
         self._choose_neighbours(self.neighbours if is_used else 0)
+        began = self._clock()
         self._read_statements(self.library.without_statements(self.statements.name), progress)
+        report.timings_s.embedding += self._clock() - began
         for passage in self.library.passages(self.library.without_statements(self.statements.name)):
             reason = f"no statement of {passage.label!r} can be quoted: the ranker cannot read it"
             report.warnings.append(UnreadFile(path=printable(passage.document), reason=reason))
@@ -265,9 +266,7 @@ class Ingestion:
             return []
         names: list[str] = []
         batch, began = list[SplitDocument](), 0.0
-        # Statements of one batch are read while the next is prepared; both end before an error leaves.
-        with FileReader(seconds=LONGEST_READING_S) as reader, ThreadPoolExecutor(1, "statements") as beside:
-            statements = beside.submit(self._read_statements, [], progress)
+        with FileReader(seconds=LONGEST_READING_S) as reader:
             for done, (path, problem) in enumerate(files):
                 progress("reading", done, len(files))
                 started = time.perf_counter()
@@ -284,14 +283,9 @@ class Ingestion:
                 report.timings_s.reading += time.perf_counter() - started
                 if batch and (self._is_due(batch, began, report) or done + 1 == len(files)):
                     started = self._clock()
-                    ids = self._store(batch, report, progress)
-                    statements.result()
+                    self._store(batch, report, progress)
                     report.timings_s.embedding += self._clock() - started
-                    statements = beside.submit(self._read_statements, ids, progress)
                     batch, began = [], 0.0
-            started = self._clock()
-            statements.result()
-            report.timings_s.embedding += self._clock() - started
         progress("reading", len(files), len(files))
         return names
 
@@ -341,8 +335,7 @@ class Ingestion:
             raise UnreadableDocument(document.path, f"it cannot be cut into passages: {first_line(error)}") from error
         return [SplitDocument(new, passages, self.library.known_hashes(name), is_new=before is None)]
 
-    def _store(self, batch: Sequence[SplitDocument], report: IngestReport, progress: Progress) -> list[int]:
-        """Store documents. Returns the numbers of new passages."""
+    def _store(self, batch: Sequence[SplitDocument], report: IngestReport, progress: Progress) -> None:
         documents = self._embedded(batch, report, progress)
         changes = self.search.change(lambda: self.library.replace(documents))
         report.documents += len(changes)
@@ -353,7 +346,6 @@ class Ingestion:
             report.changes.new += len(replaced.new)
             report.changes.kept += len(replaced.kept)
             self._drop(replaced, report)
-        return [id_ for replaced in changes for id_ in replaced.new]
 
     def _embedded(
         self, batch: Sequence[SplitDocument], report: IngestReport, progress: Progress
