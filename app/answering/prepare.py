@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, pairwise
 
-from app.answering.checking import composed
+from app.answering.choosing import BLOCKS, UNSURE_BLOCKS, chosen
 from app.answering.curated import CuratedAnswer, CuratedAnswers
 from app.domain.answers import BETWEEN, Outcome, Said, from_documents
 from app.domain.callers import LONGEST_PAST, OLDER_TURNS_LEFT_OUT, check_length
@@ -123,7 +123,7 @@ class Decision:
     @property
     def statements(self) -> list[RankedStatement]:
         texts = {one.passage.id: one.passage.text for one in self.results.passages}
-        return composed(self.results.statements, texts, sure=self.outcome != "unsure")
+        return chosen(self.results.statements, texts, most=UNSURE_BLOCKS if self.outcome == "unsure" else BLOCKS)
 
 
 class Decider:

@@ -176,7 +176,9 @@ class FoundPassage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedStatement:
-    """A statement found. logit: log-odds that it answers. passage: its number. start, end: characters in it."""
+    """A statement found. logit: log-odds that it answers. passage: its number. start, end: characters in it. told: how
+    well it matches each token of the question, times the token's weight.
+    """
 
     text: str
     logit: float
@@ -184,6 +186,7 @@ class RankedStatement:
     start: int
     end: int
     kind: Kind = "sentence"
+    told: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,6 +253,7 @@ class Finder:
                 start=one.statement.start,
                 end=one.statement.end,
                 kind=one.statement.kind,
+                told=tuple(judged.statements.told[one.number].round(4).tolist()),
             )
             for logit, one in judged.statements.ranked
         ]
