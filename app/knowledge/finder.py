@@ -193,21 +193,26 @@ class RankedStatement:
 class SearchResults:
     """Results of a search. passages: best first, at most the requested number. found: the same and more, for the
     nearest pages. statements: most likely first. relevance: probability that the most likely statement answers.
+    unknown: names in the question that no document has.
     """
 
     passages: tuple[FoundPassage, ...]
     found: tuple[FoundPassage, ...]
     statements: tuple[RankedStatement, ...]
     relevance: float
+    unknown: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedQuestion:
-    """The search results of a question before its decision. hits: best first. passages: by number."""
+    """The search results of a question before its decision. hits: best first. passages: by number. unknown: names in
+    the question that no document has.
+    """
 
     hits: tuple[PassageHit, ...]
     passages: dict[int, StoredPassage]
     statements: JudgedStatements
+    unknown: tuple[str, ...] = ()
 
 
 NOTHING = SearchResults(passages=(), found=(), statements=(), relevance=0.0)
@@ -265,6 +270,7 @@ class Finder:
             found=found,
             statements=tuple(ranked),
             relevance=self.classifier.is_answered(judged.statements.features) if ranked else 0.0,
+            unknown=judged.unknown,
         )
 
     def judge(
@@ -290,7 +296,7 @@ class Finder:
             for hit, one in zip(hits, read, strict=True)
         ]
         statements = judge(retriever, self._statements.encoder, self.classifier, queries, passages)
-        return JudgedQuestion(hits=tuple(hits), passages=stored, statements=statements)
+        return JudgedQuestion(hits=tuple(hits), passages=stored, statements=statements, unknown=queries[0].unknown)
 
     def _found(
         self, question: str, earlier: str | None, count: int, collections: Collection[str]
