@@ -139,8 +139,11 @@ class FoundPassageText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A statement that may answer. passage: its position among the found passages."""
+    """A statement that may answer. number: of the statement among all of the found passages. passage: its position
+    among these.
+    """
 
+    number: int
     passage: int
     statement: Statement
     features: StatementFeatures
@@ -186,7 +189,7 @@ def candidates_of(
             )
             before = terms
             if not asked_codes.are_others(statement.text, passage.headings):
-                candidate = Candidate(passage=place, statement=statement, features=features)
+                candidate = Candidate(number=number, passage=place, statement=statement, features=features)
                 found.setdefault(statement.text, candidate)
     return list(found.values())
 
@@ -337,9 +340,12 @@ def rule_of_thumb(embedder: str, ranker: str) -> AnswerabilityClassifier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedStatements:
-    """Candidates with their log-odds, the most likely first. measures: None if there is no candidate."""
+    """Candidates with their log-odds, the most likely first. told: weighted match of each token of the question, by
+    number, `[statements, question tokens]`. measures: None if there is no candidate.
+    """
 
     ranked: tuple[tuple[float, Candidate], ...]
+    told: Vectors
     measures: QuestionMeasures | None
 
     @property
@@ -357,8 +363,8 @@ def judge(
 ) -> JudgedStatements:
     """Rank statements. queries: the question; the last one may include the turn before it. passages: best first."""
     query = queries[-1]
-    logits = ranker.mixture.logits(ranker.question(query.text), [passage.vectors for passage in passages])
+    logits, told = ranker.mixture.scores(ranker.question(query.text), [passage.vectors for passage in passages])
     candidates = candidates_of(retriever, query, queries[0], passages, logits)
     ranked = sorted(((classifier.answers(one.features), one) for one in candidates), key=lambda pair: -pair[0])
     measures = QuestionMeasures(retriever, query, passages) if candidates else None
-    return JudgedStatements(ranked=tuple(ranked), measures=measures)
+    return JudgedStatements(ranked=tuple(ranked), told=told, measures=measures)

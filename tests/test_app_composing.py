@@ -1,136 +1,109 @@
-"""Which statements an answer has, and which passages are cited with it: neighbours, limits, no duplicates."""
+"""Which statements an answer has, and which passages are cited with it: cover, neighbours, limits."""
 
 import re
 from dataclasses import replace
 
-import pytest
 from stored_answers import a_passage
 
-from app.answering.checking import (
-    MARGIN,
-    NEARLY,
-    NEARLY_ROWS,
-    STATEMENTS,
-    TOGETHER,
-    UNSURE_MARGIN,
-    UNSURE_STATEMENTS,
-    WORDS,
-    cite,
-    cite_quotation,
-    composed,
-)
+from app.answering.checking import cite, cite_quotation
+from app.answering.choosing import BESIDE, BLOCKS, PER_LOGIT, TOGETHER, WORDS, chosen
 from app.domain.documents import StoredPassage
 from app.knowledge.finder import RankedStatement
 
-FAR = MARGIN + 0.01
 PAGE = "Gift cards last five years. They are made of paper.\n\nAsk in a store. Bring your receipt."
+YEARS, PAPER = "Gift cards last five years.", "They are made of paper."
+STORE, RECEIPT = "Ask in a store.", "Bring your receipt."
+ALL, HALF, REST, NONE = (0.5, 0.3), (0.5, 0.0), (0.0, 0.3), (0.0, 0.0)
 
 
-def said(text: str, logit: float, passage: int = 1, page: str = PAGE) -> RankedStatement:
+def said(text: str, logit: float, told: tuple[float, ...] = NONE, page: str = PAGE) -> RankedStatement:
     start = page.find(text)
     assert start >= 0
-    return RankedStatement(text=text, logit=logit, passage=passage, start=start, end=start + len(text))
+    return RankedStatement(text=text, logit=logit, passage=1, start=start, end=start + len(text), told=told)
 
 
-def alone(text: str, logit: float, passage: int) -> RankedStatement:
-    return RankedStatement(text=text, logit=logit, passage=passage, start=0, end=len(text))
+def alone(text: str, logit: float, passage: int, told: tuple[float, ...] = NONE) -> RankedStatement:
+    return RankedStatement(text=text, logit=logit, passage=passage, start=0, end=len(text), told=told)
 
 
 def shown(*ranked: RankedStatement, page: str = PAGE) -> list[str]:
     in_order = sorted(ranked, key=lambda one: -one.logit)
-    return [one.text for one in composed(in_order, {one.passage: one.text for one in ranked} | {1: page})]
-
-
-YEARS, PAPER = "Gift cards last five years.", "They are made of paper."
-STORE, RECEIPT = "Ask in a store.", "Bring your receipt."
+    return [one.text for one in chosen(in_order, {one.passage: one.text for one in ranked} | {1: page})]
 
 
 def test_a_statement_is_shown_with_likely_neighbours_of_its_paragraph_in_their_order():
     ranked = [said(PAPER, 2.0), said(YEARS, 1.0), said(STORE, 0.9), said(RECEIPT, -9.0)]
-    (one, *_) = composed(ranked, {1: PAGE})
+    (one,) = chosen(ranked, {1: PAGE})
     assert one.text == f"{YEARS} {PAPER}"
     assert (one.logit, one.passage) == (2.0, 1)
     assert PAGE[one.start : one.end] == f"{YEARS} {PAPER}"
-    assert shown(said(PAPER, 2.0), said(STORE, 1.9), said(YEARS, 1.0)) == [f"{YEARS} {PAPER}", STORE]
+    assert shown(said(YEARS, 9.0), said(PAPER, 9.0 - BESIDE / PER_LOGIT - 0.1)) == [YEARS], "too unlikely"
 
 
-def test_neighbours_are_likely_without_a_gap_and_of_one_kind():
-    assert shown(said(YEARS, 2.0), said(PAPER, 2.0 - NEARLY)) == [f"{YEARS} {PAPER}"]
-    assert shown(said(YEARS, 2.0), said(PAPER, 2.0 - NEARLY - 0.01)) == [YEARS]
-    page = "One is red. Two is blue. Three is green."
-    first, gap, last = (
-        said(text, logit, page=page)
-        for text, logit in (("One is red.", 2.0), ("Two is blue.", -9.0), ("Three is green.", 2.0 - MARGIN / 2))
-    )
-    assert shown(first, gap, last, page=page) == ["One is red.", "Three is green."]
-    row = replace(said(PAPER, 1.9), kind="row")
-    assert shown(said(YEARS, 2.0), row) == [YEARS, PAPER]
-    assert shown(replace(said(YEARS, 2.0), kind="item"), said(PAPER, 1.9)) == [YEARS, PAPER]
+def test_another_statement_must_tell_what_is_missing():
+    first = alone("Cards last.", 2.0, 2, HALF)
+    assert shown(first, alone("Shoes fit.", 2.0, 3, REST)) == ["Cards last.", "Shoes fit."]
+    assert shown(first, alone("Cards hold.", 2.0, 3, HALF)) == ["Cards last."]
+    assert shown(first, alone("Cards last and shoes fit.", 1.0, 3, ALL)) == ["Cards last.", "Cards last and shoes fit."]
+    unlikely = alone("Shoes fit.", 2.0 - 0.3 / PER_LOGIT, 3, REST)
+    assert shown(first, unlikely) == ["Cards last."]
+
+
+def test_two_answers_that_differ_in_what_is_asked_are_both_shown():
+    dublin = alone("Dublin Capel Street: open from 9:00 to 18:00.", 2.0, 2, HALF)
+    dundrum = alone("Dublin Dundrum: open from 9:00 to 20:00.", 1.9, 3, (0.3, 0.3))
+    assert len(shown(dublin, dundrum)) == 2
 
 
 def test_statements_of_passages_that_are_not_in_the_prompt_are_not_shown():
-    assert composed([], {}) == []
+    assert chosen([], {}) == []
     ranked = [said(YEARS, 2.0), alone("Shoes fit.", 1.9, 2)]
-    assert [one.text for one in composed(ranked, {2: "Shoes fit."})] == ["Shoes fit."]
+    assert [one.text for one in chosen(ranked, {2: "Shoes fit."})] == ["Shoes fit."]
 
 
-def test_rows_of_a_table_that_are_about_as_likely_are_one_statement():
-    page = "Standard: 3 days\nExpress: 1 day\nPick-up: 2 days\n\nLarge: 9 days"
-    standard, express, pickup, large = (
+def test_rows_of_a_table_are_one_statement_and_another_table_is_not():
+    page = "Standard: 3 days\nExpress: 1 day\n\nLarge: 9 days"
+    standard, express, large = (
         replace(said(text, logit, page=page), kind="row")
-        for text, logit in zip(re.split("\n+", page), (2.0, 2.1, 2.1 - NEARLY_ROWS - 0.01, 2.0), strict=True)
+        for text, logit in zip(re.split("\n+", page), (2.0, 2.1, 2.0), strict=True)
     )
-    assert shown(standard, express, pickup, page=page) == ["Standard: 3 days\nExpress: 1 day", "Pick-up: 2 days"]
-    assert shown(standard, large, page=page) == ["Standard: 3 days", "Large: 9 days"], "another table"
+    assert shown(standard, express, large, page=page) == ["Standard: 3 days\nExpress: 1 day"]
 
 
-def test_a_statement_with_its_neighbours_has_so_many_words():
+def test_the_line_above_a_list_is_said_once():
+    page = "You need:\n- a card that is yours\n- a receipt"
+    items = [
+        replace(said(text, 2.0, page=page), text=f"You need: {text}.", kind="item")
+        for text in ("a card that is yours", "a receipt")
+    ]
+    assert shown(*items, page=page) == ["You need: a card that is yours.\na receipt."]
+
+
+def test_a_block_has_so_many_words_and_the_likelier_neighbour_comes_first():
     words = TOGETHER // 3
     page = " ".join(f"{name} {'x ' * (words - 2)}end." for name in ("Aa", "Bb", "Cc", "Dd"))
     texts = [f"{part}end." for part in page.replace("end. ", "end.").split("end.")[:4]]
     ranked = [said(texts[1], 3.0, page=page), *(said(texts[n], 2.9 - n / 10, page=page) for n in (0, 2, 3))]
-    (one, *_) = composed(ranked, {1: page})
-    assert one.text == " ".join(texts[:3]), "three fit, the likelier neighbour first"
-    long = "Many " + "words " * TOGETHER + "here."
-    page = f"{long} {YEARS}"
-    assert shown(said(long, 2.0, page=page), said(YEARS, 1.9, page=page), page=page)[0] == long
+    (one, *_) = chosen(ranked, {1: page})
+    assert one.text == " ".join(texts[:3])
 
 
-def test_a_list_is_not_said_with_its_item_nor_steps_with_what_follows():
+def test_a_list_is_not_said_with_its_item():
     page = "Bring:\n- the card,\n- the receipt."
-    whole = RankedStatement(text=page, logit=2.0, passage=1, start=0, end=len(page))
-    item = said("- the card,", 1.9, page=page)
-    assert shown(whole, item, page=page) == [page]
-    page = "1. Open it.\n2. Fill it.\nThen wait."
-    steps = RankedStatement(text="1. Open it.\n2. Fill it.", logit=2.0, passage=1, start=0, end=22)
-    assert shown(steps, said("Then wait.", 1.9, page=page), page=page) == [page]
+    whole = RankedStatement(text=page, logit=2.0, passage=1, start=0, end=len(page), told=HALF)
+    assert shown(whole, said("- the card,", 1.9, ALL, page), page=page) == [page]
 
 
-def test_more_follows_if_it_is_about_as_likely_as_the_first_and_less_where_the_desk_is_not_sure():
-    ranked = [alone("Cards last.", 2.0, 2), alone("Shoes fit.", 2.0 - MARGIN, 3), alone("Lamps shine.", 2.0 - FAR, 4)]
-    assert shown(*ranked) == ["Cards last.", "Shoes fit."]
-    ranked = [alone("Cards last.", 2.0, 2), alone("Shoes fit.", 1.9, 3), alone("Lamps shine.", 1.99 - UNSURE_MARGIN, 4)]
-    texts = {one.passage: one.text for one in ranked}
-    assert [one.text for one in composed(ranked, texts, sure=False)] == ["Cards last.", "Shoes fit."]
-    assert len(composed(ranked, texts)) == 3
-
-
-def test_an_answer_has_at_most_so_many_statements_and_words():
-    ranked = [alone(f"Thing{n} costs {n} euros.", 2.0, n + 2) for n in range(STATEMENTS + 2)]
-    assert len(shown(*ranked)) == STATEMENTS
-    assert len(composed(ranked, {one.passage: one.text for one in ranked}, sure=False)) == UNSURE_STATEMENTS
+def test_an_answer_has_at_most_so_many_blocks_and_words():
+    ranked = [
+        alone(f"Thing{n} costs {n} euros.", 2.0, n + 2, tuple(0.3 * (n == m) for m in range(BLOCKS + 2)))
+        for n in range(BLOCKS + 2)
+    ]
+    assert len(shown(*ranked)) == BLOCKS
     long = "word " * WORDS
-    assert shown(alone(f"{long}one.", 2.0, 2), alone("Shoes fit.", 1.9, 3)) == [f"{long}one."]
-    some = [alone("Cards last.", 2.0, 2), alone(f"{long}two.", 1.9, 3), alone("Shoes fit.", 1.8, 4)]
+    assert shown(alone(f"{long}one.", 2.0, 2, HALF), alone("Shoes fit.", 1.9, 3, REST)) == [f"{long}one."]
+    some = [alone("Cards last.", 2.0, 2, HALF), alone(f"{long}two.", 1.9, 3, REST), alone("Shoes fit.", 1.8, 4, REST)]
     assert shown(*some) == ["Cards last.", "Shoes fit."], "a long one is left out, a short one after it is not"
-
-
-@pytest.mark.parametrize(
-    ("again", "is_shown"),
-    [("Gift cards last for five years.", False), ("Gift cards", False), ("Gift vouchers last a year at most.", True)],
-)
-def test_the_same_is_not_said_twice(again, is_shown):
-    assert (again in shown(said(YEARS, 2.0), alone(again, 1.9, 2))) == is_shown
 
 
 def passage(id_: int, text: str, document: str | None = None) -> tuple[StoredPassage, float]:

@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 from desks import finish, small_desk, write_pages
 
-from app.answering.prepare import earlier_question, is_topic
+from app.answering.prepare import earlier_question, is_topic, outcome_of
 from app.desk.batch import BatchQuestion
 from app.desk.output import answer_json, overview_json
 from app.desk.service import Service
@@ -40,6 +40,16 @@ def test_an_unsure_answer_says_so_quotes_little_and_names_pages(tmp_path):
     assert all(any(text in one.quote for one in answer.citations) for text in answer.statements)
     assert answer.quoted  # a desk that is not sure lets no model word it
     assert stored == answer
+
+
+def test_a_name_that_no_page_has_is_said(tmp_path):
+    with desk_with_pages(tmp_path, **CERTAIN) as desk:
+        unknown, known = finish(desk, "Can gift cards from Ennis be returned?"), finish(desk, GIFT_CARDS)
+        _, said = desk.history.past(unknown.conversation_id)
+    assert (unknown.outcome, known.outcome) == ("unsure", "answered")
+    assert unknown.answer.startswith("I am not certain: our help pages do not mention Ennis. This may help:\n\n")
+    assert said.text == "\n\n".join(unknown.statements)
+    assert outcome_of(unknown.answer, unknown.answer, desk.settings) == "unsure"
 
 
 def test_what_was_said_of_a_forgotten_document_is_removed(tmp_path):

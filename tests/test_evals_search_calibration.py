@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hashed_search import HashEmbedder, HashRanker
 from meanings import MeaningEmbedder
@@ -63,6 +64,7 @@ def case(desk: str, noise: random.Random, *, is_answerable: bool, **values: floa
         (
             0.0,
             Candidate(
+                number=n,
                 passage=n,
                 statement=Statement(f"{n}", 0, 1, "sentence"),
                 features=replace(PLAIN, ranked=4.0 * (n == best) + noise.gauss(0, 1)),
@@ -70,7 +72,7 @@ def case(desk: str, noise: random.Random, *, is_answerable: bool, **values: floa
         )
         for n in range(5)
     )
-    statements = JudgedStatements(ranked=ranked, measures=ToyMeasures(values))
+    statements = JudgedStatements(ranked=ranked, told=np.zeros((5, 1)), measures=ToyMeasures(values))
     return JudgedCase(
         desk=desk,
         judged=JudgedQuestion(hits=(), passages={}, statements=statements),
@@ -94,7 +96,7 @@ def in_another_language(one: JudgedCase) -> JudgedCase:
         for logit, each in one.ranked
     )
     measures = ToyMeasures(one.judged.statements.measures.values, trust=0.1)
-    statements = JudgedStatements(ranked=ranked, measures=measures)
+    statements = JudgedStatements(ranked=ranked, told=np.zeros((5, 1)), measures=measures)
     return replace(one, judged=replace(one.judged, statements=statements))
 
 

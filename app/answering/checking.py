@@ -7,16 +7,10 @@ support (`app.grounding.grounding`).
 Citations show the sources of an answer, not all results. A quotation cites the passages of its statements, in order,
 then the best passage of each of the nearest other documents: if the statements are wrong, the right page is often among
 them. An answer in the model's own words also cites every passage that contains many of its words.
-
-`composed` chooses the statements of a quotation: the best one and its neighbours, and then it stops. A fact is often in
-the sentence next to the best one, so neighbours of its paragraph are shown if they are likely as well and the whole
-stays short. Rows of a table are shown if they are about as likely, because a general question is answered by several.
-Other statements follow only if they are about as likely as the first. If Warmdesk is not sure, the first is often
-wrong, and fewer follow. Out of scope: which statements are likely (`finder`).
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from app.domain.answers import BETWEEN, Citation, Mark
@@ -24,9 +18,7 @@ from app.domain.documents import StoredPassage
 from app.domain.setting_types import AnswerMode
 from app.grounding.grounding import ALONE, AnswerChecker, CheckedSentence, score
 from app.knowledge.finder import RankedStatement
-from retrieval.statements.grouping import num_words
 from retrieval.text.sentences import as_said, complete, parted
-from retrieval.text.terms import stem, words
 
 ENOUGH_OF_REFUSAL = 40
 """Number of characters that identify the refusal. A checked answer shows nothing after it."""
@@ -221,84 +213,3 @@ def _marks_by_words(answer: str, passages: Sequence[StoredPassage]) -> dict[int,
 
 def long_words(text: str) -> frozenset[str]:
     return frozenset(w for w in WORD.findall(text.lower()) if len(w) > 3 or any(c.isdigit() for c in w))
-
-
-TOGETHER = 55  # maximum words of a statement with its neighbours
-NEARLY = 6.0  # a neighbouring sentence is shown if its log-odds are lower by less than this
-NEARLY_ROWS = 0.4
-MARGIN, UNSURE_MARGIN = 0.8, 0.2
-"""Another statement is shown if its log-odds are at most this much lower than those of the best one."""
-STATEMENTS, UNSURE_STATEMENTS = 3, 2
-WORDS = 100  # maximum words of all statements except the first
-ALIKE = 0.8  # two statements with this share of common words say the same
-
-
-def composed(
-    ranked: Sequence[RankedStatement], texts: Mapping[int, str], *, sure: bool = True
-) -> list[RankedStatement]:
-    """Return the statements to show, best first. ranked: most likely first. texts: the allowed passages by number."""
-    margin, most = (MARGIN, STATEMENTS) if sure else (UNSURE_MARGIN, UNSURE_STATEMENTS)
-    shown: list[RankedStatement] = []
-    told: set[int] = set()
-    for statement in ranked:
-        if len(shown) == most or (shown and statement.logit < shown[0].logit - margin):
-            break
-        if id(statement) in told or statement.passage not in texts:
-            continue
-        group = _with_neighbours(statement, ranked, texts[statement.passage], told)
-        told.update(map(id, group))
-        whole = _joined(group)
-        length = sum(num_words(one.text) for one in shown) + num_words(whole.text)
-        if not shown or (length <= WORDS and not any(_says_the_same(whole.text, one.text) for one in shown)):
-            shown.append(whole)
-    return shown
-
-
-def _with_neighbours(
-    statement: RankedStatement, ranked: Sequence[RankedStatement], text: str, told: set[int]
-) -> list[RankedStatement]:
-    if statement.kind not in ("sentence", "row"):  # others are complete; items have the line above them
-        return [statement]
-    lowest = statement.logit - (NEARLY if statement.kind == "sentence" else NEARLY_ROWS)
-    near = [one for one in ranked if one.passage == statement.passage and id(one) not in told]
-    near.sort(key=lambda one: (one.start, -one.end))
-    first = last = near.index(statement)
-    room = TOGETHER - num_words(statement.text)
-    while True:
-        beside = [place for place in (first - 1, last + 1) if 0 <= place < len(near)]
-        fitting = [
-            place
-            for place in beside
-            if near[place].kind == statement.kind
-            and near[place].logit >= lowest
-            and num_words(near[place].text) <= room
-            and _is_beside(near[place], near[first : last + 1], text)
-        ]
-        if not fitting:
-            return near[first : last + 1]
-        place = max(fitting, key=lambda place: near[place].logit)
-        room -= num_words(near[place].text)
-        first, last = min(first, place), max(last, place)
-
-
-def _is_beside(one: RankedStatement, group: Sequence[RankedStatement], text: str) -> bool:
-    """Return whether a statement is in the same paragraph or table as a group, and adds something to it."""
-    start, end = group[0].start, max(other.end for other in group)
-    between = text[end : one.start] if one.start >= end else text[one.end : start]
-    overlaps = one.start < end and one.end > start
-    return not overlaps and "\n\n" not in between
-
-
-def _joined(group: Sequence[RankedStatement]) -> RankedStatement:
-    best = max(group, key=lambda one: one.logit)
-    if len(group) == 1:
-        return best
-    parts = dict.fromkeys(one.text for one in group)
-    are_lines = best.kind == "row" or any("\n" in part for part in parts)
-    breaks = "\n" if are_lines else "" if best.text.endswith(("。", "！", "？")) else " "
-    return replace(best, text=breaks.join(parts), start=group[0].start, end=max(one.end for one in group))
-
-
-def _says_the_same(one: str, other: str) -> bool:
-    first, second = ({stem(word) for word in words(text)} for text in (one, other))
-    return len(first & second) >= ALIKE * min(len(first), len(second))

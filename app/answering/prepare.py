@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, pairwise
 
-from app.answering.checking import composed
+from app.answering.choosing import BLOCKS, UNSURE_BLOCKS, chosen
 from app.answering.curated import CuratedAnswer, CuratedAnswers
 from app.domain.answers import BETWEEN, Outcome, Said, from_documents
 from app.domain.callers import LONGEST_PAST, OLDER_TURNS_LEFT_OUT, check_length
@@ -26,7 +26,16 @@ from app.knowledge.finder import NOTHING, Finder, FoundPassage, RankedStatement,
 from app.knowledge.prompts import PassageText, PromptBuilder, PromptTurn
 from app.knowledge.warm import InFlight
 from app.privacy.redaction import redact
-from app.replies.replies import all_texts, contact_links, heard, human_text, nothing_text, texts_in, vague_text
+from app.replies.replies import (
+    all_texts,
+    contact_links,
+    heard,
+    human_text,
+    nothing_text,
+    texts_in,
+    unsure_text,
+    vague_text,
+)
 from app.storage.history import PastMessage
 from app.storage.library import Library
 from cache.errors import PromptError
@@ -93,7 +102,7 @@ def outcome_of(question: str, said: str, settings: Settings) -> Outcome:
         return "smalltalk"
     if any(said.startswith(words) for words in (settings.refusal_text, *own_words("nothing"))):
         return "nothing"
-    if any(said.startswith(words) for words in (*own_words("unsure"), *own_words("vague"))):
+    if any(said.startswith(words) for name in ("unsure", "unknown", "vague") for words in own_words(name)):
         return "unsure"
     return "answered"
 
@@ -123,7 +132,7 @@ class Decision:
     @property
     def statements(self) -> list[RankedStatement]:
         texts = {one.passage.id: one.passage.text for one in self.results.passages}
-        return composed(self.results.statements, texts, sure=self.outcome != "unsure")
+        return chosen(self.results.statements, texts, most=UNSURE_BLOCKS if self.outcome == "unsure" else BLOCKS)
 
 
 class Decider:
@@ -159,11 +168,12 @@ class Decider:
         nothing = nothing_text(self._settings, language)
         if not results.passages or results.relevance < self.refuse_below:
             return Decision(outcome="nothing", results=results, says=nothing)
-        if results.relevance >= self.answer_above:
+        unknown = results.unknown if language != "de" else ()  # German writes every noun with a capital letter
+        if results.relevance >= self.answer_above and not unknown:
             return Decision(outcome="answered", results=results, asks_model=True, nothing=nothing)
         if not results.statements or (earlier is None and is_topic(question)):
             return _question_back(results, language)
-        lead = texts_in(language).says["unsure"]
+        lead = unsure_text(unknown, language)
         return Decision(outcome="unsure", results=results, says=lead, asks_model=True, nothing=nothing)
 
     @property

@@ -176,7 +176,9 @@ class FoundPassage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedStatement:
-    """A statement found. logit: log-odds that it answers. passage: its number. start, end: characters in it."""
+    """A statement found. logit: log-odds that it answers. passage: its number. start, end: characters in it. told: how
+    well it matches each token of the question, times the token's weight.
+    """
 
     text: str
     logit: float
@@ -184,27 +186,33 @@ class RankedStatement:
     start: int
     end: int
     kind: Kind = "sentence"
+    told: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResults:
     """Results of a search. passages: best first, at most the requested number. found: the same and more, for the
     nearest pages. statements: most likely first. relevance: probability that the most likely statement answers.
+    unknown: names in the question that no document has.
     """
 
     passages: tuple[FoundPassage, ...]
     found: tuple[FoundPassage, ...]
     statements: tuple[RankedStatement, ...]
     relevance: float
+    unknown: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedQuestion:
-    """The search results of a question before its decision. hits: best first. passages: by number."""
+    """The search results of a question before its decision. hits: best first. passages: by number. unknown: names in
+    the question that no document has.
+    """
 
     hits: tuple[PassageHit, ...]
     passages: dict[int, StoredPassage]
     statements: JudgedStatements
+    unknown: tuple[str, ...] = ()
 
 
 NOTHING = SearchResults(passages=(), found=(), statements=(), relevance=0.0)
@@ -250,6 +258,7 @@ class Finder:
                 start=one.statement.start,
                 end=one.statement.end,
                 kind=one.statement.kind,
+                told=tuple(judged.statements.told[one.number].round(4).tolist()),
             )
             for logit, one in judged.statements.ranked
         ]
@@ -261,6 +270,7 @@ class Finder:
             found=found,
             statements=tuple(ranked),
             relevance=self.classifier.is_answered(judged.statements.features) if ranked else 0.0,
+            unknown=judged.unknown,
         )
 
     def judge(
@@ -286,7 +296,7 @@ class Finder:
             for hit, one in zip(hits, read, strict=True)
         ]
         statements = judge(retriever, self._statements.encoder, self.classifier, queries, passages)
-        return JudgedQuestion(hits=tuple(hits), passages=stored, statements=statements)
+        return JudgedQuestion(hits=tuple(hits), passages=stored, statements=statements, unknown=queries[0].unknown)
 
     def _found(
         self, question: str, earlier: str | None, count: int, collections: Collection[str]

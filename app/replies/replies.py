@@ -183,6 +183,12 @@ def human_text(settings: Settings, language: str, page: str = "") -> str:
     return _with_contacts(texts.says["human"], contact_lines(settings, texts), language)
 
 
+def unsure_text(unknown: Sequence[str], language: str) -> str:
+    """Return the line above what may help. unknown: names in the question that no document has."""
+    says = texts_in(language).says
+    return says["unknown"].format(names=", ".join(dict.fromkeys(unknown))) if unknown else says["unsure"]
+
+
 def vague_text(topics: Sequence[str], language: str) -> str:
     return texts_in(language).says["vague"].format(topics=", ".join(topics))
 

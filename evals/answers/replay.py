@@ -1,8 +1,7 @@
 """`warmdesk eval helpdesk --found FILE`: search once, then decide again in seconds.
 
-The file has the passages and the ranked statements of each question, and how well each statement matches each token of
-the question. From it the code that serves customers decides and composes, without a desk. Delete the file when the
-documents, the questions or the search change.
+The file has the passages and the ranked statements of each question. From it the code that serves customers decides and
+chooses, without a desk. Delete the file when the documents, the questions or the search change.
 
 Each sign of a decision has its AUC (the probability that an answerable question has a higher sign than an unanswerable
 one) and the share of answerable questions kept when at most `FALSE` of the unanswerable are answered. Two signs are
@@ -12,6 +11,7 @@ is in one fold. word_overlap: highest share of the question's words in a passage
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,6 @@ from app.knowledge.finder import Finder, SearchResults
 from evals.answers.helpdesk import NOTHING, Figure, JudgedAnswer, ask_search, figures, fill
 from evals.answers.questions import CustomerQuestion
 from retrieval.answerability import AnswerabilityClassifier, terms_of
-from retrieval.ranking.encoder import token_matches
 from retrieval.text.terms import COMMON, asked_words, stem
 
 FALSE = 0.2  # share of the unanswerable questions that may be answered
@@ -44,13 +43,11 @@ Signs = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundQuestion:
-    """matches: cosines `[statements, question tokens]`, in the order of the results. weights: `[question tokens]`."""
+    """A question as it was asked, and what was found."""
 
     question: str
     earlier: str | None
     results: SearchResults
-    matches: list[list[float]]
-    weights: list[float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,21 +75,12 @@ def search_once(
 ) -> None:
     """Ingest the documents, search for every question, and write the results into the file."""
     fill(service, documents, warm=False, report=report)
-    found = [_found(service, *_asked(one)) for one in questions]
+    find = partial(service.finder.find, count=service.settings.passages)
+    found = [
+        FoundQuestion(question=one.question, earlier=earlier, results=find(one.question, earlier=earlier))
+        for one, (_, earlier) in zip(questions, map(_asked, questions), strict=True)
+    ]
     file.write_bytes(FILE.dump_json(_File(classifier=service.finder.classifier, found=found)))
-
-
-def _found(service: Service, question: str, earlier: str | None) -> FoundQuestion:
-    results = service.finder.find(question, earlier=earlier, count=service.settings.passages)
-    asked, passages = service.statements.encoder.question(question), [one.passage for one in results.found]
-    row_of = {
-        (passage.id, statement.start, statement.end): row.round(4).tolist()
-        for passage, read in zip(passages, service.statements.of(passages), strict=True)
-        for statement, row in zip(read.statements, token_matches(asked, read.vectors), strict=True)
-    }
-    matches = [row_of[one.passage, one.start, one.end] for one in results.statements]
-    weights = asked.weights.tolist()
-    return FoundQuestion(question=question, earlier=earlier, results=results, matches=matches, weights=weights)
 
 
 def _asked(question: CustomerQuestion) -> tuple[str, str | None]:

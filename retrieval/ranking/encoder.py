@@ -99,14 +99,18 @@ class Mixture:
 
     def logits(self, question: QuestionVectors, passages: Sequence[StatementVectors]) -> Vectors:
         """Return a logit for each statement of all passages, `[statements]`. A likely answer has a logit above 0."""
+        return self.scores(question, passages)[0]
+
+    def scores(self, question: QuestionVectors, passages: Sequence[StatementVectors]) -> tuple[Vectors, Vectors]:
+        """Return the logits, and the weighted match of each token of the question, `[statements, question tokens]`."""
         found = [passage for passage in passages if len(passage)]
         if not found:
-            return np.zeros(0, np.float32)
+            return np.zeros(0, np.float32), np.zeros((0, len(question.weights)), np.float32)
         together = _joined(found)  # one product of all is faster than one of each
         cosines = together.whole.astype(np.float32) @ question.whole
-        matches = token_matches(question, together) @ question.weights
-        logits: Vectors = (self.cosine * cosines + self.matches * matches - question.bar).astype(np.float32)
-        return logits
+        told: Vectors = token_matches(question, together) * question.weights
+        logits: Vectors = (self.cosine * cosines + self.matches * told.sum(1) - question.bar).astype(np.float32)
+        return logits, told
 
 
 def _joined(passages: Sequence[StatementVectors]) -> StatementVectors:

@@ -34,6 +34,7 @@ from retrieval.search.vector_index import Ids, Scores, VectorIndex, passage_ids
 from retrieval.text.terms import UNSPACED, folded
 
 _WORD = re.compile(rf"[^\W\d_{UNSPACED}]{{4,}}")
+_NAME = re.compile(r"(?<=[a-z,] )[A-Z][A-Za-z]{2,}\b")  # a capital letter in mid-sentence
 _LEAST_SIMILARITY = 0.7  # corrects all except two words of 16 misspelt sample questions
 
 
@@ -45,13 +46,14 @@ ALIKE = 0.1  # near copies differ in score by less than this
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
     """A wording of a question, spelt as in the passages, with its vector. trust: factor of its cosines, 0 to 1.
-    as_written: the customer's spelling, if different; it is also searched.
+    as_written: the customer's spelling, if different; it is also searched. unknown: names that no passage has.
     """
 
     text: str
     vector: Vectors
     trust: float
     as_written: "Query | None" = None
+    unknown: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +93,8 @@ class Retriever:
 
         def query(text: str, as_written: Query | None = None) -> Query:
             trust = self.embedder.knowledge(text) ** 2
-            return Query(text=text, vector=vectors[text], trust=trust, as_written=as_written)
+            unknown = tuple(name for name in _NAME.findall(text) if not self._having(folded(name)))
+            return Query(text=text, vector=vectors[text], trust=trust, as_written=as_written, unknown=unknown)
 
         return [
             query(right, None if right == written else query(written))

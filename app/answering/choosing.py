@@ -1,0 +1,86 @@
+"""Which statements of the documents are shown: together they tell what the question asks, in few words.
+
+The first is the most likely statement. Each further one must tell more about the words of the question than what is
+shown already (greedy cover, Nemhauser et al. 1978), and be about as likely. So a near copy adds nothing, and neither
+does a second answer to the same part of the question. A statement next to a shown one is joined with it into one block
+of its passage, and is shown more easily: a fact is often in the sentence beside the best one. Out of scope: how likely
+statements are, and what they tell (`retrieval.answerability`).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from app.knowledge.finder import RankedStatement
+from retrieval.statements.grouping import num_words
+from retrieval.text.sentences import UNSPACED
+
+CONSIDERED = 40  # statements, the most likely ones
+PER_LOGIT = 0.08  # what one log-odds below the best statement costs, in shares of the question told
+PER_WORD = 0.0005
+BESIDE = 0.2  # what it adds to be in a block that is shown already
+BLOCKS, UNSURE_BLOCKS = 3, 2
+WORDS, TOGETHER = 110, 60  # maximum words of an answer and of a block, apart from the first statement
+
+_ENDS_ABOVE = (": ", "：", "? ", "？")
+
+
+def chosen(ranked: Sequence[RankedStatement], texts: Mapping[int, str], *, most: int = BLOCKS) -> list[RankedStatement]:
+    """Return at most so many blocks to show, best first, each as one statement. ranked: most likely first. texts: the
+    allowed passages by number.
+    """
+    left = [one for one in ranked if one.passage in texts][:CONSIDERED]
+    if not left:
+        return []
+    best = left.pop(0)
+    blocks, told, room = [[best]], best.told, WORDS - num_words(best.text)
+    while True:
+        options = [
+            (value - PER_LOGIT * (best.logit - one.logit) - PER_WORD * length, one, block)
+            for one in left
+            if (length := num_words(one.text)) <= room and not any(_overlap(one, block) for block in blocks)
+            for block in [next((block for block in blocks if _is_beside(one, block, texts)), [])]
+            if block or len(blocks) < most
+            for value in [_added(told, one.told) + (BESIDE if block else 0.0)]
+        ]
+        value, one, block = max(options, key=lambda option: option[0], default=(0.0, best, []))
+        if value <= 0:
+            return sorted((_joined(block) for block in blocks), key=lambda one: -one.logit)
+        if block:
+            block.append(one)
+        else:
+            blocks.append([one])
+        left.remove(one)
+        told = tuple(map(max, told, one.told))
+        room -= num_words(one.text)
+
+
+def _added(told: Sequence[float], more: Sequence[float]) -> float:
+    return sum(max(0.0, there - here) for here, there in zip(told, more, strict=True))
+
+
+def _overlap(one: RankedStatement, block: Sequence[RankedStatement]) -> bool:
+    return any(
+        one.text == other.text or (one.passage == other.passage and one.start < other.end and other.start < one.end)
+        for other in block
+    )
+
+
+def _is_beside(one: RankedStatement, block: Sequence[RankedStatement], texts: Mapping[int, str]) -> bool:
+    """Return whether a statement follows or precedes a block in its paragraph, list or table, and fits into it."""
+    if one.passage != block[0].passage or sum(num_words(other.text) for other in (one, *block)) > TOGETHER:
+        return False
+    start, end = min(other.start for other in block), max(other.end for other in block)
+    between = texts[one.passage][end : one.start] if one.start >= end else texts[one.passage][one.end : start]
+    return "\n\n" not in between and not any(map(str.isalnum, between))
+
+
+def _joined(block: Sequence[RankedStatement]) -> RankedStatement:
+    best, parts = max(block, key=lambda one: one.logit), sorted(block, key=lambda one: one.start)
+    texts = list(dict.fromkeys(one.text for one in parts))
+    are_sentences = all(one.kind == "sentence" for one in parts) and not any("\n" in text for text in texts)
+    if not are_sentences:  # the line above a list once
+        heads = (texts[0].partition(mark)[0] + mark for mark in _ENDS_ABOVE)
+        above = next((head for head in heads if all(text.startswith(head) for text in texts)), "")
+        texts = [texts[0], *(text[len(above) :] for text in texts[1:])]
+    space = "\n" if not are_sentences else "" if UNSPACED.search(best.text[-2:]) else " "
+    return replace(best, text=space.join(texts), start=parts[0].start, end=max(one.end for one in parts))
