@@ -160,8 +160,14 @@ def test_compiled_code_reads_the_same(encoder, folder, tmp_path):
     long = "Lamps are sold in stores. " * 12
     many = [COVERED, passage(long, "Lamps are sold in stores."), passage("None here."), NOT_COVERED]
     assert all(close(one, other) for one, other in zip(fast.read(many), encoder.read(many), strict=True))
-    asked = [reader.question("Are falls covered?") for reader in (fast, encoder)]
-    assert np.allclose(asked[0].whole, asked[1].whole, atol=2e-3)
+    for text in ("Are falls covered?", "", "Falls [SEP] and tears, of lamps? " * 9):
+        one, other = (reader.question(text) for reader in (fast, encoder))
+        number = len(one.weights)  # the other ones are padding
+        assert np.allclose(one.whole, other.whole, atol=2e-3)
+        assert np.allclose(one.tokens, other.tokens[:number], atol=5e-3)
+        if text:  # else all are special
+            assert np.allclose(one.weights, other.weights[:number], atol=2e-3)
+        assert one.bar == pytest.approx(other.bar, abs=0.02)
 
 
 def test_what_is_cut_off_has_zeros_and_the_lowest_matches(encoder):

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from retrieval.errors import RetrievalError, first_line
-from retrieval.search.embedding import Vectors, short_batches
+from retrieval.search.embedding import Vectors, of_length_one, short_batches
 from retrieval.search.fast_encoder import Compiled, FastEncoder, fast_encoder_of
 from retrieval.search.minilm import BundledTokenizer, MiniLM, bundled_folder, bundled_network, padded
 
@@ -240,6 +240,8 @@ class StatementEncoder:
         trained = {name: weight.float() for name, weight in weights.items()}
         self._model.load_state_dict(untrained | trained, strict=False, assign=True)
         self._model.fast = fast_encoder_of(self._model.encoder, compiled)
+        heads = (self._model.shorten, self._model.weigh, self._model.bar)
+        self._heads = [(head.weight.detach().numpy(), 0.0 if head.bias is None else head.bias.item()) for head in heads]
         self.tokens = RankerTokens()
         cosine, matches = self._model.mixture.tolist()
         self.mixture = Mixture(cosine=cosine, matches=matches)
@@ -252,10 +254,30 @@ class StatementEncoder:
         return [found[place] for place in range(len(passages))]
 
     def question(self, text: str) -> QuestionVectors:
+        if self._model.fast is not None:
+            return self._packed_question(self._model.fast, text)
         with self._lock, torch.inference_mode():
             wholes, tokens, weights, bars = self._model.questions(*self.tokens.questions([text]))
         return QuestionVectors(
             whole=wholes[0].numpy(), tokens=tokens[0].numpy(), weights=weights[0].numpy(), bar=float(bars[0])
+        )
+
+    def _packed_question(self, fast: FastEncoder, text: str) -> QuestionVectors:
+        """Return what `RankerModel.questions` does. PyTorch would share such small products among threads, whose start
+        takes longer than the question.
+        """
+        [ids] = self.tokens.rows([text])
+        [states] = fast.states([ids], of_question=True)
+        (shorten, _), (weigh, importance), (bar, highest) = self._heads
+        whole = of_length_one(states.sum(0))
+        logits = states @ weigh[0] + importance
+        logits[np.isin(ids, self.tokens.special)] = -1e4
+        weights = np.exp(logits - logits.max())
+        return QuestionVectors(
+            whole=whole,
+            tokens=of_length_one(states @ shorten.T),
+            weights=weights / weights.sum(),
+            bar=float(bar[0] @ whole) + highest,
         )
 
     def _read(self, passages: Sequence[PassageToRead]) -> list[StatementVectors]:
@@ -286,13 +308,18 @@ class RankerTokens:
 
     def __init__(self) -> None:
         self._tokenizer = BundledTokenizer()
+        self.special: tuple[int, int] = (self._tokenizer.cls_token_id, self._tokenizer.sep_token_id)
+
+    def rows(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the token ids of questions. A long text is cut at its start."""
+        found = self._tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+        opening, closing = self.special
+        return [[opening, *ids[-(LONGEST_QUESTION - 2) :], closing] for ids in found]
 
     def questions(self, texts: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return ids, mask and which tokens are special, each `[texts, tokens]`. A long text is cut at its start."""
-        found = self._tokenizer(list(texts), add_special_tokens=False)["input_ids"]
-        opening, closing = self._tokenizer.cls_token_id, self._tokenizer.sep_token_id
-        rows = [[opening, *ids[-(LONGEST_QUESTION - 2) :], closing] for ids in found]
-        ids, mask = padded(rows)
+        """Return ids, mask and which tokens are special, each `[texts, tokens]`, of `rows`."""
+        ids, mask = padded(self.rows(texts))
+        opening, closing = self.special
         return ids, mask, (mask == 0) | (ids == opening) | (ids == closing)
 
     def passages(

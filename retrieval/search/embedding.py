@@ -165,7 +165,7 @@ class SentenceEmbedder:
         for places in short_batches(texts):
             with self._lock:
                 vectors[places] = self._model.encode_document([texts[place] for place in places], **_OPTIONS)
-        return _of_length_one(vectors)
+        return of_length_one(vectors)
 
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
         if not texts:
@@ -174,14 +174,14 @@ class SentenceEmbedder:
             return self._packed(self._fast, texts, of_question=True)
         with self._lock:
             vectors = self._model.encode_query(list(texts), **_OPTIONS)
-        return _of_length_one(np.asarray(vectors, dtype=np.float32))
+        return of_length_one(np.asarray(vectors, dtype=np.float32))
 
     def _packed(self, fast: FastEncoder, texts: Sequence[str], *, of_question: bool) -> Vectors:
         means = list[Vectors]()
         for first in range(0, len(texts), _PACKED_AT_ONCE):
             ids = self._ids(texts[first : first + _PACKED_AT_ONCE])
             means += [states.mean(axis=0) for states in fast.states(ids, of_question=of_question)]
-        return _of_length_one(np.stack(means))
+        return of_length_one(np.stack(means))
 
     def count_tokens(self, texts: Sequence[str]) -> int:
         return sum(map(len, self._ids(texts)))
@@ -222,7 +222,7 @@ def _load(name_or_path: str, folder: Path | None) -> Any:
     return SentenceTransformer(str(folder or name_or_path), device="cpu", local_files_only=folder is not None)
 
 
-def _of_length_one(vectors: Vectors) -> Vectors:
+def of_length_one(vectors: Vectors) -> Vectors:
     length = np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
     scaled: Vectors = (vectors / length).astype(np.float32)
     return scaled

@@ -136,8 +136,8 @@ class BundledTokenizer:
     def __init__(self) -> None:
         self._read = Tokenizer.from_file(str(bundled_folder() / "tokenizer.json"))
         self._read.no_padding()
-        names = ("[UNK]", "[CLS]", "[SEP]")
-        self.unk_token_id, self.cls_token_id, self.sep_token_id = map(self._read.token_to_id, names)
+        ids: list[Any] = [self._read.token_to_id(name) for name in ("[UNK]", "[CLS]", "[SEP]")]
+        self.unk_token_id, self.cls_token_id, self.sep_token_id = ids
         self._lock = threading.Lock()
 
     def __call__(
