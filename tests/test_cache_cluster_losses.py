@@ -171,6 +171,8 @@ def test_who_has_forgotten_does_it_no_more_while_another_cannot_be_reached(open_
             monkeypatch.setattr(one._engine, method, noted(getattr(one._engine, method), done, (method, one)))
     cluster.handle.unreachable.add(cluster.second)
     cluster.engine.forget(cluster.keys(1))
+    told = len(cluster.handle.broadcasts)
+    wait_until(lambda: cluster.handle.broadcasts[told:].count("state") >= 2)  # a look that had begun before has ended
     looked = len(cluster.handle.broadcasts)
     wait_until(lambda: len(cluster.handle.broadcasts) >= looked + 10)
     assert done == [("forget", cluster.first)]
