@@ -45,10 +45,12 @@ def test_an_unsure_answer_says_so_quotes_little_and_names_pages(tmp_path):
 def test_a_name_that_no_page_has_is_said(tmp_path):
     with desk_with_pages(tmp_path, **CERTAIN) as desk:
         unknown, known = finish(desk, "Can gift cards from Ennis be returned?"), finish(desk, GIFT_CARDS)
+        many = finish(desk, "Can gift cards from Ennis, Ennis, Trim, Tuam, Navan, or Birr be returned?")
         _, said = desk.history.past(unknown.conversation_id)
     assert (unknown.outcome, known.outcome) == ("unsure", "answered")
     assert unknown.answer.startswith("I am not certain: our help pages do not mention Ennis. This may help:\n\n")
     assert said.text == "\n\n".join(unknown.statements)
+    assert many.answer.startswith("I am not certain: our help pages do not mention Ennis, Trim, Tuam. This")
     assert outcome_of(unknown.answer, unknown.answer, desk.settings) == "unsure"
 
 

@@ -82,9 +82,7 @@ def choose_neighbours(library: Library, search: Search, count: int) -> frozenset
 BATCH = 32  # a batch is stored when it has this many new passages,
 BATCH_S = 2.0  # or when reading and the expected work with its passages take this many seconds together
 PASSAGE_S = 0.25  # expected work with a passage, until it is measured
-COUNTED = (
-    1024  # texts whose number of tokens is remembered: a passage is counted while it is cut, and when it is stored
-)
+COUNTED = 1024  # texts whose number of tokens is remembered: a passage is counted when it is cut and when it is stored
 READ_AT_ONCE = 8  # passages whose statements are encoded together: few, so that a run can be stopped
 LONGEST_READING_S = 120.0
 LONGEST_PATH = 2500  # maximum bytes of a document's path: PostgreSQL's index allows few more

@@ -186,7 +186,7 @@ def human_text(settings: Settings, language: str, page: str = "") -> str:
 def unsure_text(unknown: Sequence[str], language: str) -> str:
     """Return the line above what may help. unknown: names in the question that no document has."""
     says = texts_in(language).says
-    return says["unknown"].format(names=", ".join(dict.fromkeys(unknown))) if unknown else says["unsure"]
+    return says["unknown"].format(names=", ".join(unknown)) if unknown else says["unsure"]
 
 
 def vague_text(topics: Sequence[str], language: str) -> str:

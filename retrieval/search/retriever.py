@@ -20,7 +20,7 @@ A cross-encoder may rerank the passages. It reads question and passage together,
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +34,8 @@ from retrieval.search.vector_index import Ids, Scores, VectorIndex, passage_ids
 from retrieval.text.terms import UNSPACED, folded
 
 _WORD = re.compile(rf"[^\W\d_{UNSPACED}]{{4,}}")
-_NAME = re.compile(r"(?<=[a-z,] )[A-Z][A-Za-z]{2,}\b")  # a capital letter in mid-sentence
+_NAME = re.compile(r"(?<=[a-z,] )[A-Z][A-Za-z]{2,39}\b")  # a capital letter in mid-sentence
+NAMES = 3  # maximum number of unknown names: an answer repeats them
 _LEAST_SIMILARITY = 0.7  # corrects all except two words of 16 misspelt sample questions
 
 
@@ -46,7 +47,7 @@ ALIKE = 0.1  # near copies differ in score by less than this
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
     """A wording of a question, spelt as in the passages, with its vector. trust: factor of its cosines, 0 to 1.
-    as_written: the customer's spelling, if different; it is also searched. unknown: names that no passage has.
+    as_written: the customer's spelling, if different; it is also searched. unknown: names that no passage has, few.
     """
 
     text: str
@@ -93,7 +94,8 @@ class Retriever:
 
         def query(text: str, as_written: Query | None = None) -> Query:
             trust = self.embedder.knowledge(text) ** 2
-            unknown = tuple(name for name in _NAME.findall(text) if not self._having(folded(name)))
+            names = dict.fromkeys(_NAME.findall(text))
+            unknown = tuple(islice((name for name in names if not self._having(folded(name))), NAMES))
             return Query(text=text, vector=vectors[text], trust=trust, as_written=as_written, unknown=unknown)
 
         return [
