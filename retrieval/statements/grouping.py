@@ -260,8 +260,9 @@ _CONDITION = re.compile(  # "Away for more than a month? Charge it to two lights
 )
 _SHORT_CONDITION = 15  # maximum words of a question that sets a condition for the next sentence
 _INNER_END = re.compile(r"[.!?…][^\w\s]*\s+\S|[。！？][^\w]*\w")
-_BARE = re.compile(r"(?:Yes|No|Ja|Nein|Sure|Of course|是的?|不是?|可以|不可以|不能|没有)\W*")
-_YES_OR_NO = re.compile(rf"{_BARE.pattern[:-3]}(?:[.!。！]\s*|(?P<goes_on>[,，] ?))")
+_YES_NO = "(?:Yes|No|Ja|Nein|Sure|Of course|是的?|不是?|可以|不可以|不能|没有)"
+_BARE = re.compile(rf"{_YES_NO}\W*")
+_BEGINS_WITH_IT = re.compile(rf"{_YES_NO}(?:[.!。！]\s*|(?P<goes_on>[,，] ?))")
 
 
 class Group(NamedTuple):
@@ -314,7 +315,7 @@ def grouped(text: str, language: str) -> Iterator[Group]:
 
 def with_its_question(said: str, heading: str) -> str:
     """Return a text that begins with yes or no behind the question that it answers, or without that word."""
-    answers = _YES_OR_NO.match(said)
+    answers = _BEGINS_WITH_IT.match(said)
     if answers is None:
         return said
     if heading.endswith(("?", "？")):
