@@ -97,6 +97,29 @@ def open_document_sheet(rows: Cells) -> bytes:
     return zipped({"mimetype": kind, "content.xml": content, "META-INF/manifest.xml": manifest})
 
 
+def open_document_text(body: str, styles: str = "") -> bytes:
+    space = "urn:oasis:names:tc:opendocument:xmlns:"
+    names = " ".join(f"xmlns:{name}='{space}{name}:1.0'" for name in ("office", "style", "table", "text"))
+    content = (
+        f"<office:document-content {names}><office:automatic-styles>{styles}</office:automatic-styles>"
+        f"<office:body><office:text>{body}</office:text></office:body></office:document-content>"
+    )
+    return zipped({"mimetype": "application/vnd.oasis.opendocument.text", "content.xml": content})
+
+
+def book(*chapters: str, title: str = "Manual") -> bytes:
+    """An EPUB whose spine has the chapters in reverse order of the manifest."""
+    items = "".join(f"<item id='c{n}' href='text%20{n}.xhtml' media-type='application/xhtml+xml'/>" for n in range(9))
+    spine = "".join(f"<itemref idref='c{number}'/>" for number in reversed(range(len(chapters))))
+    package = (
+        "<package xmlns='http://www.idpf.org/2007/opf'><metadata xmlns:dc='http://purl.org/dc/elements/1.1/'>"
+        f"<dc:title>{title}</dc:title></metadata><manifest>{items}</manifest><spine>{spine}</spine></package>"
+    )
+    container = "<container><rootfiles><rootfile full-path='OEBPS/package.opf'/></rootfiles></container>"
+    pages = {f"OEBPS/text {n}.xhtml": f"<html><body>{chapter}</body></html>" for n, chapter in enumerate(chapters)}
+    return zipped({"META-INF/container.xml": container, "OEBPS/package.opf": package, **pages})
+
+
 def slides(*pages: tuple[str, Sequence[str], str]) -> bytes:
     """Of each slide: title, lines, notes."""
     deck = pptx.Presentation()

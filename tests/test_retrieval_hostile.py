@@ -8,7 +8,20 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from made_files import old_workbook, open_document_sheet, pdf, put, reason, slides, with_parts, word, workbook, zipped
+from made_files import (
+    book,
+    old_workbook,
+    open_document_sheet,
+    open_document_text,
+    pdf,
+    put,
+    reason,
+    slides,
+    with_parts,
+    word,
+    workbook,
+    zipped,
+)
 
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.decoding import parsing
@@ -19,12 +32,14 @@ ROWS = [["Name", "Age"], ["Alice", "30"], ["Bob", "25"]]
 OFFICE = {
     ".docx": word(),
     ".ods": open_document_sheet(ROWS),
+    ".odt": open_document_text("<text:h>Title</text:h><text:p>Text.</text:p>"),
     ".pptx": slides(("Returns", ["Pack it"], "Notes.")),
     ".xlsx": workbook(One=ROWS),
 }
 MAIN_PART = {
     ".docx": "word/document.xml",
     ".ods": "content.xml",
+    ".odt": "content.xml",
     ".pptx": "ppt/slides/slide1.xml",
     ".xlsx": "xl/worksheets/sheet1.xml",
 }
@@ -32,6 +47,8 @@ HTML = b"<!DOCTYPE html><meta charset=utf-8><h1>Title</h1><ul><li>one<li>two</ul
 SAMPLES = {
     **OFFICE,
     ".csv": b'question,answer\nHow?,So.\nWhy?,"Because, and so on."\n',
+    ".eml": b"Subject: Title\nContent-Type: text/plain; charset=utf-8\n\nSome text.\n",
+    ".epub": book("<p>One.</p>", "<p>Two.</p>"),
     ".htm": HTML,
     ".html": HTML,
     ".json": json.dumps([{"title": "One", "text": "Text."}] * 3).encode(),
@@ -42,6 +59,7 @@ SAMPLES = {
     ".pdf": pdf([(60, 700, 20, "Title"), (60, 660, 10, "Some text of this page.")], [(60, 700, 10, "More.")]),
     ".psv": b"a|b\n1|2\n",
     ".rst": b"Title\n=====\n\n- one\n- :ref:`x <y>`\n\n=== ===\na   b\n=== ===\n1   2\n=== ===\n",
+    ".rtf": rb"{\rtf1\ansi Title\par \trowd a\cell b\cell\row Text.}",
     ".tab": b"a\tb\n1\t2\n",
     ".tsv": b"a\tb\n1\t2\n",
     ".txt": "Title\n\n- one\n- zwölf\n".encode(),

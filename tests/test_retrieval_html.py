@@ -75,21 +75,31 @@ def test_tables():
         (
             "table",
             "Refunds\nPaid with: Card; Takes: 2 days; Note: see E4\n"
-            "Paid with: Card; Takes: at once; Note: at once\nOthers\n"
-            "Paid with: PayPal; Takes: same day, ten days",
+            "Paid with: Card; Takes: at once; Note: at once\n"
+            "Others; Paid with: PayPal; Takes: same day, ten days",
         )
     ]
     assert blocks("<table><tr><td>Weight<td>4 kg<tr><td>Colour<td>red</table>") == [
         ("table", "Weight: 4 kg\nColour: red")
     ]
+    assert blocks(
+        "<table><tr><td colspan=2>Pump<tr><td>Weight<td>4 kg<tr><td colspan=2>Hose<tr><td>Weight<td>1 kg</table>"
+    ) == [("table", "Pump; Weight: 4 kg\nHose; Weight: 1 kg")]
+    two = "<tr><th rowspan=2>Shop<th colspan=2>Hours<tr><th>Weekdays<th>Saturday<tr><td>Sligo<td>9-17<td>closed"
+    assert blocks(f"<table>{two}</table>") == [("table", "Shop: Sligo; Hours, Weekdays: 9-17; Hours, Saturday: closed")]
     assert blocks("<table><tr><td>a<td>b<td>c</table>") == [("table", "a; b; c")]
     assert blocks("<table><tr><th>Only</table>") == [("table", "Only")]
     assert blocks("<table><tr><td><h2>Layout</h2><td>Text</table>") == [("heading", "Layout"), ("text", "Text")]
 
 
 def test_code_keeps_its_lines_and_buttons_are_not_text():
-    page = "<pre>\n  a  b\n\n c&lt;\n</pre><button>Copy</button><p>A <a href=x>link</a><img alt=no> &amp;&nbsp;m&shy;"
+    page = "<pre>\n  a  b\n\n c&lt;\n</pre><button>Copy</button><button aria-expanded=true>Menu</button><p>A <a href=x>link</a><img alt=no> &amp;&nbsp;m&shy;"
     assert blocks(page) == [("code", "  a  b\n\n c<"), ("text", "A link & m")]
+
+
+def test_a_button_that_opens_an_answer_is_its_question():
+    page = "<div><button>Is it free?</button><p>Yes.</div><button aria-controls=a>Returning a parcel</button><p>Free."
+    assert [text for _, text in blocks(page)] == ["Is it free?", "Yes.", "Returning a parcel", "Free."]
 
 
 @pytest.mark.parametrize("tag", ["div", "ul><li", "b", "table><tr><td", "blockquote"])

@@ -1,9 +1,11 @@
-"""Word and PowerPoint files: what becomes of headings, lists, tables and notes."""
+"""Word, PowerPoint, OpenDocument, Rich Text, EPUB and mail: what becomes of headings, lists, tables and notes."""
+
+from email.message import EmailMessage
 
 import docx
 import pptx
 import pytest
-from made_files import put, reason, saved, shown, slides, with_parts, word
+from made_files import book, open_document_text, put, reason, saved, shown, slides, with_parts, word
 from pptx.util import Inches
 
 from retrieval.loaders.load import load
@@ -28,6 +30,78 @@ def test_word_tables_of_two_columns_and_with_headings_in_their_cells(tmp_path):
     table.cell(0, 0).paragraphs[0].text = "Phone"
     table.cell(0, 1).text = "12345"
     assert shown(load(put(tmp_path / "a.docx", saved(made)))) == [("table", "Phone: 12345")]
+
+
+def test_word_tables_with_sections_and_two_header_rows(tmp_path):
+    rows = [["Shop", "Hours", ""], ["", "Weekdays", "Saturday"], ["Munster", "", ""], ["Tralee", "9-17", "closed"]]
+    made = docx.Document()
+    table = made.add_table(rows=4, cols=3)
+    for row, values in zip(table.rows, rows, strict=True):
+        for cell, value in zip(row.cells, values, strict=True):
+            cell.text = value
+    for first, last in (((0, 0), (1, 0)), ((0, 1), (0, 2)), ((2, 0), (2, 2))):
+        table.cell(*first).merge(table.cell(*last))
+    line = "Munster; Shop: Tralee; Hours, Weekdays: 9-17; Hours, Saturday: closed"
+    assert shown(load(put(tmp_path / "a.docx", saved(made)))) == [("table", line)]
+
+
+def test_open_document_texts(tmp_path):
+    styles = "<text:list-style style:name='L1'><text:list-level-style-number text:level='1'/></text:list-style>"
+    row = "<table:table-row>" + "<table:table-cell><text:p>{}</text:p></table:table-cell>" * 2 + "</table:table-row>"
+    data = open_document_text(
+        "<text:p text:style-name='Title'>Manual</text:p><text:h text:outline-level='2'>Start</text:h>"
+        "<text:p>Press<text:s/>the <text:span>green</text:span> key.<office:annotation><text:p>Why?</text:p>"
+        "</office:annotation></text:p><text:list text:style-name='L1'>"
+        "<text:list-item><text:p>One</text:p></text:list-item><text:list-item><text:p>Two</text:p>"
+        "<text:list><text:list-item><text:p>Inner</text:p></text:list-item></text:list></text:list-item></text:list>"
+        f"<table:table>{row.format('Part', 'Price')}{row.format('Pump', '9 EUR')}</table:table>",
+        styles,
+    )
+    document = load(put(tmp_path / "a.odt", data))
+    assert document.title == "Manual"
+    assert shown(document) == [
+        ("heading", "Manual"),
+        ("heading", "Start"),
+        ("text", "Press the green key."),
+        ("list", "1. One\n2. Two\n  - Inner"),
+        ("table", "Part: Pump; Price: 9 EUR"),
+    ]
+
+
+def test_rich_text(tmp_path):
+    table = rb"\trowd Part\cell Price\cell\row\trowd Pump\cell 9\cell\row\pard "
+    data = rb"{\rtf1\ansi\ansicpg1252 Gr\'f6\'dfe\par " + table + b"End.}"
+    assert shown(load(put(tmp_path / "a.rtf", data))) == [
+        ("text", "Größe"),
+        ("table", "Part: Pump; Price: 9"),
+        ("text", "End."),
+    ]
+
+
+def test_chapters_of_a_book_in_reading_order(tmp_path):
+    document = load(put(tmp_path / "a.epub", book("<h1>Second</h1><p>B</p>", "<h1>First</h1><p>A</p>")))
+    assert document.title == "Manual"
+    assert [text for _, text in shown(document)] == ["First", "A", "Second", "B"]
+    protected = with_parts(book("<p>A</p>"), {"META-INF/encryption.xml": "<encryption/>"})
+    assert reason(put(tmp_path / "b.epub", protected)) == "protected against copying (DRM): it cannot be read"
+
+
+def test_mail_with_attachments(tmp_path):
+    mail = EmailMessage()
+    mail["Subject"], mail["From"], mail["Date"] = "Ennis dépôt", "a@example.com", "Tue, 03 Feb 2026 10:00:00 +0100"
+    mail.set_content("It opens on 3 February.")
+    mail.add_alternative("<p>It opens <b>soon</b>.</p>", subtype="html")
+    mail.add_attachment("part,price\npump,9\n", subtype="csv", filename="prices.csv")
+    mail.add_attachment(b"%PDF-", maintype="application", subtype="pdf", filename="plan.pdf")
+    document = load(put(tmp_path / "a.eml", mail.as_bytes()))
+    assert document.title == "Ennis dépôt"
+    assert shown(document) == [
+        ("text", "Date: 2026-02-03"),
+        ("text", "It opens on 3 February."),
+        ("heading", "prices.csv"),
+        ("table", "part: pump; price: 9"),
+    ]
+    assert document.remarks == ("attachment plan.pdf skipped: save it as a file",)
 
 
 def test_bold_lines_are_the_headings_of_a_file_without_any(tmp_path):

@@ -125,6 +125,16 @@ def test_a_table_goes_on_over_a_page_break(tmp_path):
     assert lines == [f"Country: Country number {number}; Price: {number}" for number in range(60)]
 
 
+def test_merged_cells_and_sections_of_a_table_over_a_page_break(tmp_path):
+    rows = [["Shop", "Hours", ""], ["", "Weekdays", "Saturday"], ["Munster", "", ""]]
+    rows += [[f"Shop {number}", "9-17", "closed"] for number in range(60)]
+    spans = [("SPAN", (0, 0), (0, 1)), ("SPAN", (1, 0), (2, 0)), ("SPAN", (0, 2), (2, 2))]
+    table = Table(rows, style=TableStyle([("GRID", (0, 0), (-1, -1), 1, "black"), *spans]), repeatRows=2)
+    SimpleDocTemplate(str(tmp_path / "a.pdf"), pagesize=A4).build([table])
+    line = "Munster; Shop: Shop {}; Hours, Weekdays: 9-17; Hours, Saturday: closed"
+    assert shown(load(tmp_path / "a.pdf")) == [("table", "\n".join(map(line.format, range(60))))]
+
+
 def test_pages_without_text_are_reported(tmp_path):
     text = pdf(column(60, 700, ["Some text that can be read."]))
     assert reason_of(tmp_path, scanned_pdf(pages=3)) == f"no text layer: 3 scanned pages; {OCR}"

@@ -1,15 +1,21 @@
 """Tables of text files and spreadsheets, tables of questions and answers, other records, and what is refused."""
 
 import datetime
+import io
 import json
+import zipfile
 from pathlib import Path
 
+import openpyxl
 import pytest
-from made_files import Cells, old_workbook, open_document_sheet, put, reason, shown, workbook
+import xlwt
+from made_files import Cells, old_workbook, open_document_sheet, put, reason, saved, shown, with_parts, workbook
 
 from retrieval.documents import Document, split
 from retrieval.loaders.load import load
-from retrieval.loaders.records import faq_blocks, is_header, parted, row_line
+from retrieval.loaders.records import faq_blocks
+from retrieval.loaders.spreadsheets import displayed
+from retrieval.loaders.tables import is_header, parted, row_line
 
 PEOPLE = [["Name", "Age"], ["Alice", "30"], ["Bob", "25"]]
 PEOPLE_LINES = "Name: Alice; Age: 30\nName: Bob; Age: 25"
@@ -76,8 +82,118 @@ def test_values_of_cells(tmp_path):
     rows: Cells = [[f"{letter} name" for letter in "abcdefg"], values]
     (block,) = load(put(tmp_path / "a.xlsx", workbook(One=rows))).blocks
     assert block.text == (
-        "a name: 3; b name: 3.25; c name: yes; d name: 2026-01-31; e name: 2026-01-31 08:05:00; g name: a b"
+        "a name: 3; b name: 3.25; c name: yes; d name: 2026-01-31; e name: 2026-01-31 08:05; g name: a b"
     )
+
+
+def lines(path: Path) -> list[str]:
+    return [line for block in load(path).blocks if block.kind != "heading" for line in block.text.split("\n")]
+
+
+@pytest.mark.parametrize(
+    ("value", "form", "text"),
+    [
+        (0.15, "0%", "15%"),
+        (1200, '"EUR" #,##0.00', "EUR 1,200.00"),
+        (1234.5, "#,##0.00 [$€-407]", "1,234.50 €"),
+        (datetime.date(2026, 5, 3), "d mmm yyyy", "3 May 2026"),
+        (datetime.date(2026, 5, 3), 'yyyy"年"m"月"d"日"', "2026年5月3日"),
+        (datetime.date(2026, 5, 3), "[$-809]dd/mm/yyyy;@", "2026-05-03"),  # 3 May or 5 March
+        (datetime.datetime(2026, 5, 3, 9, 5), "m/d/yy h:mm", "2026-05-03 09:05"),
+        (datetime.time(9, 30), "h:mm AM/PM", "9:30 AM"),
+        (7, "00000", "00007"),
+        (36, "bogus [[", "36"),
+        (0.1 + 0.2, "General", "0.3"),
+        (True, "General", "yes"),
+        ("#DIV/0!", "General", ""),
+    ],
+)
+def test_values_are_told_as_displayed(value, form, text):
+    assert displayed(value, form) == text
+
+
+def test_what_is_hidden_is_skipped_and_named(tmp_path):
+    made = openpyxl.load_workbook(io.BytesIO(workbook(Prices=[["Part", "Cost", "Price"], *PARTS], Internal=PEOPLE)))
+    made["Internal"].sheet_state = "hidden"
+    made["Prices"].column_dimensions["B"].hidden = True
+    made["Prices"].row_dimensions[3].hidden = True
+    document = load(put(tmp_path / "a.xlsx", saved(made)))
+    assert shown(document) == [("table", "Part: Pump; Price: 9 EUR\nPart: Hose; Price: 7 EUR")]
+    assert document.remarks == ("hidden sheet Internal skipped", "1 hidden row and 1 hidden column skipped")
+    old = xlwt.Workbook()
+    for number, name in enumerate(("Prices", "Internal")):
+        sheet = old.add_sheet(name)
+        sheet.visibility = number
+        for row, cells in enumerate([["Part", "Cost", "Price"], *PARTS]):
+            for column, value in enumerate(cells):
+                sheet.write(row, column, value)
+        sheet.col(1).hidden = sheet.row(2).hidden = True
+    assert load(put(tmp_path / "a.xls", saved(old))).blocks == document.blocks
+    data = open_document_sheet([["Part", "Cost", "Price"], *PARTS])
+    columns = "<table:table-column/><table:table-column table:visibility='collapse'/><table:table-row>"
+    content = zipfile.ZipFile(io.BytesIO(data)).read("content.xml").decode()
+    data = with_parts(data, {"content.xml": content.replace("<table:table-row>", columns, 1)})
+    assert lines(put(tmp_path / "a.ods", data)) == [
+        "Part: Pump; Price: 9 EUR",
+        "Part: Seal; Price: 8 EUR",
+        "Part: Hose; Price: 7 EUR",
+    ]
+
+
+PARTS = [["Pump", "4.10", "9 EUR"], ["Seal", "3.10", "8 EUR"], ["Hose", "2.10", "7 EUR"]]
+
+
+def test_formulas_without_a_stored_value_are_named(tmp_path):
+    document = load(put(tmp_path / "a.xlsx", workbook(One=[["Level", "Points"], ["Gold", 3], ["Sum", "=B2*2"]])))
+    assert document.remarks == ("1 formula has no stored value: open and save the file in a spreadsheet program",)
+
+
+ZONES = [
+    ["Weight", "Standard", "Express"],
+    ["Zone 1: Ireland", "", ""],
+    ["up to 2 kg", "4.90", "9.90"],
+    ["Zone 2: Europe", "", ""],
+    ["up to 2 kg", "12.40", ""],
+    ["Prices without tax.", "", ""],
+]
+ZONE_LINES = [
+    "Zone 1: Ireland; Weight: up to 2 kg; Standard: 4.90; Express: 9.90",
+    "Zone 2: Europe; Weight: up to 2 kg; Standard: 12.40",
+    "Prices without tax.",
+]
+HOURS = [
+    ["Shop", "Opening hours", ""],
+    ["", "Weekdays", "Saturday"],
+    ["Sligo", "9-17", "9-13"],
+    ["Tralee", "10-19", "-"],
+]
+HOUR_LINES = [
+    "Shop: Sligo; Opening hours, Weekdays: 9-17; Opening hours, Saturday: 9-13",
+    "Shop: Tralee; Opening hours, Weekdays: 10-19; Opening hours, Saturday: -",
+]
+
+
+@pytest.mark.parametrize("is_merged", [True, False])
+@pytest.mark.parametrize(("rows", "areas", "expected"), [
+    (ZONES, ["A2:C2", "A4:C4", "A6:C6"], ZONE_LINES),
+    (HOURS, ["A1:A2", "B1:C1"], HOUR_LINES),
+    ([["Size", "Price"], ["(cm)", "(EUR)"], ["30", "4"]], [], ["Size (cm): 30; Price (EUR): 4"]),
+    ([["Name", "Benefit"], ["Gold", "lounge"], ["Silver", ""]], [], ["Name: Gold; Benefit: lounge", "Name: Silver"]),
+    ([["Name", "Benefit"], ["Silver", ""], ["Gold", "lounge"]], [], ["Name: Silver", "Name: Gold; Benefit: lounge"]),
+])  # fmt: skip
+def test_sections_header_rows_and_notes(tmp_path, rows, areas, expected, is_merged):
+    made = openpyxl.load_workbook(io.BytesIO(workbook(One=rows)))
+    for area in areas if is_merged else ():
+        made.active.merge_cells(area)
+    assert lines(put(tmp_path / "a.xlsx", saved(made))) == expected
+    text = "\n".join(",".join(row) for row in rows)
+    assert lines_of(tmp_path / "a.csv", text) == expected
+
+
+def test_merged_cells_count_in_every_place(tmp_path):
+    made = openpyxl.load_workbook(io.BytesIO(workbook(One=[["Range", "Part"], ["Garden", "Pump"], ["", "Hose"]])))
+    made.active.merge_cells("A2:A3")
+    assert lines(put(tmp_path / "a.xlsx", saved(made))) == ["Range: Garden; Part: Pump", "Range: Garden; Part: Hose"]
 
 
 def test_sheets_are_sections_and_empty_ones_are_left_out(tmp_path):

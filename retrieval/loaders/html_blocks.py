@@ -15,7 +15,7 @@ from bs4.builder import HTMLTreeBuilder
 from bs4.element import CData, NavigableString, PageElement
 
 from retrieval.documents import Block, BlockKind
-from retrieval.loaders.records import row_line
+from retrieval.loaders.tables import one_line, read_table
 from retrieval.text.terms import readable
 
 _MAX_SPAN = 50  # a hostile page could declare millions of cells
@@ -34,21 +34,24 @@ def is_data(table: Tag) -> bool:
 
 
 def table_lines(table: Tag, text_of: Callable[[Tag], str]) -> list[str]:
-    """Return the caption, if any, then one line per row. text_of: returns a cell's text in one line."""
+    """Return the captions, one line per row, and the notes. text_of: returns a cell's text in one line."""
     caption = table.find("caption")
     lines = [text_of(caption)] if isinstance(caption, Tag) else []
     rows = [row for row in table.find_all("tr") if row.find(["td", "th"])]
-    grid = _grid(rows, text_of)
-    if len(rows) > 1 and (not rows[0].find("td") or (rows[0].parent and rows[0].parent.name == "thead")):
-        lines += [_line(grid[0], values) for values in grid[1:]]
-    elif grid and max(map(len, grid)) == 2:
-        lines += [": ".join(filter(None, values)) for values in grid]
-    else:
-        lines += [_line([], values) for values in grid]
+    grid = table_grid(rows, text_of)
+    marked = list(map(_is_marked, rows))
+    headers = marked.index(False) if False in marked else 0
+    read = read_table(grid, headers, are_pairs=True)
+    lines += [*read.captions, *read.lines, *read.notes]
     return [line for line in lines if line]
 
 
-def _grid(rows: list[Tag], text_of: Callable[[Tag], str]) -> list[list[str]]:
+def _is_marked(row: Tag) -> bool:
+    """Return whether a row is marked as part of the header."""
+    return not row.find("td") or (row.parent is not None and row.parent.name == "thead")
+
+
+def table_grid(rows: list[Tag], text_of: Callable[[Tag], str]) -> list[list[str]]:
     """Return the cells' texts row by row. The text of a spanning cell is repeated in every place it covers."""
     places: list[dict[int, str]] = [{} for _ in rows]  # for each row, column: text
     for number, row in enumerate(rows):
@@ -67,11 +70,6 @@ def _grid(rows: list[Tag], text_of: Callable[[Tag], str]) -> list[list[str]]:
 def _number(tag: Tag, name: str) -> int:
     value = str(tag.get(name))
     return int(value) if re.fullmatch("[0-9]{1,1000}", value) else 1  # int() refuses thousands of digits
-
-
-def _line(header: list[str], values: list[str]) -> str:
-    is_heading = len(set(values)) == 1  # one cell across the whole row
-    return values[0] if is_heading else row_line(header, values)
 
 
 HEADINGS = {"h1": 1, "h2": 2, "h3": 3, "h4": 4, "h5": 5, "h6": 6}
@@ -95,8 +93,11 @@ def blocks_of(root: Tag, leave_out: Callable[[Tag], bool] = lambda tag: False) -
                 writer.text(str(node))
         elif not entering:
             writer.leave(node)
-        elif node.name in _NEVER_TEXT or (node.name == "button" and not writer.headings) or leave_out(node):
-            pass  # a button inside a heading is the title of an accordion; other buttons are controls
+        elif node.name in _NEVER_TEXT or leave_out(node):
+            pass
+        elif node.name == "button" and not writer.headings:
+            if _opens_answer(node):
+                writer.title_of_accordion(node)
         else:
             writer.enter(node)
             waiting.append((node, False))
@@ -105,6 +106,16 @@ def blocks_of(root: Tag, leave_out: Callable[[Tag], bool] = lambda tag: False) -
     writer.end_of_paragraph()
     writer.end_of_list()
     return tuple(writer.blocks)
+
+
+def _opens_answer(button: Tag) -> bool:
+    """Return whether a button is the title of a part that it opens. Other buttons are controls, like "Menu"."""
+    is_opener = bool(button.get("aria-controls") or button.get("aria-expanded") or button.get("data-target"))
+    text = one_line(button.get_text(" "))
+    return text.endswith(("?", "？")) or (is_opener and len(text) >= _SHORTEST_TITLE)
+
+
+_SHORTEST_TITLE = 16  # characters
 
 
 @dataclass(slots=True)
@@ -132,6 +143,11 @@ class _HtmlBlockWriter:
     def text(self, text: str) -> None:
         text = readable(text)
         self.pieces.append(text if self.preformatted else re.sub(r"\s+", " ", text))
+
+    def title_of_accordion(self, button: Tag) -> None:
+        self.end_of_paragraph()
+        self.text(one_line(button.get_text(" ")))
+        self.end_of_paragraph()
 
     def enter(self, tag: Tag) -> None:
         if tag.name == "br":

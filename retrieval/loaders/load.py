@@ -7,6 +7,7 @@ executes or fetches anything that a document contains. A hostile file can still 
     text                blank lines separate paragraphs; a short first line that is alone is the title
     Word                mammoth converts it to HTML; pictures, headers, footers, comments, tracked deletions are dropped
     PowerPoint          each slide is a section; text frames, tables, notes; no charts, SmartArt or pictures
+    Rich Text           striprtf removes the markup; each line is a paragraph
     reStructuredText    docutils converts it to HTML; directives that insert files or raw HTML are off
     HTML                the main content without the menus; text written by scripts is missing
 """
@@ -14,6 +15,7 @@ executes or fetches anything that a document contains. A hostile file can still 
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -22,21 +24,20 @@ from bs4 import BeautifulSoup, Tag
 from bs4.dammit import EncodingDetector
 from docutils.core import publish_parts
 from pptx import Presentation
+from striprtf.striprtf import rtf_to_text
 
 from retrieval.documents import MAX_BYTES, Block, BlockKind, Contents, Document, content_hash, read_bytes
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.decoding import check_container, decode, parsing
-from retrieval.loaders.html_blocks import HEADINGS, blocks_of
+from retrieval.loaders.epub import load_epub
+from retrieval.loaders.html_blocks import HEADINGS, blocks_of, table_grid
+from retrieval.loaders.mail import load_mail
 from retrieval.loaders.markdown import load_markdown, web_address
+from retrieval.loaders.opendocument import load_open_document_text
 from retrieval.loaders.pdf import load_pdf
-from retrieval.loaders.records import (
-    load_delimited,
-    load_json,
-    load_json_lines,
-    load_spreadsheet,
-    one_line,
-    table_blocks,
-)
+from retrieval.loaders.records import load_delimited, load_json, load_json_lines
+from retrieval.loaders.spreadsheets import load_spreadsheet
+from retrieval.loaders.tables import header_rows, one_line, table_blocks
 from retrieval.text.terms import readable
 
 _LONGEST_HEADING = 80
@@ -81,12 +82,16 @@ def load_docx(data: bytes, path: Path) -> Contents:
 
 
 def _as_data(table: Tag) -> None:
-    """Mark a Word table as data, also if its cells are styled as headings, and its first row as the header."""
+    """Mark a Word table as data, also if its cells are styled as headings, and its first rows as the header."""
     for heading in table.find_all(list(HEADINGS)):
         heading.name = "p"
-    first = table.find("tr")
-    if first and not table.find("th") and len(first.find_all("td")) >= _FIRST_ROW_IS_HEADER_FROM:
-        for cell in first.find_all("td"):
+    rows = table.find_all("tr")
+    grid = table_grid(rows, lambda cell: one_line(cell.get_text(" ")))
+    if table.find("th") or max(map(len, grid), default=0) < _FIRST_ROW_IS_HEADER_FROM:
+        return
+    captions = next((number for number, row in enumerate(grid) if len(set(row)) > 1), 0)
+    for row in rows[: captions + max(header_rows(grid[captions:]), 1)]:
+        for cell in row.find_all("td"):
             cell.name = "th"
 
 
@@ -142,6 +147,20 @@ def _text(paragraphs: Iterable[Any]) -> list[Block]:
     if len(lines) == 1:
         return [Block(kind="text", text=lines[0][1])]
     return [Block(kind="list", text="\n".join("  " * level + "- " + line for level, line in lines))] if lines else []
+
+
+def load_rtf(data: bytes, path: Path) -> Contents:
+    if not data.lstrip().startswith(b"{\\rtf"):
+        raise UnreadableDocument(path, "damaged, or not a .rtf file")
+    with parsing(path):
+        lines = readable(rtf_to_text(data.decode("latin-1"), errors="ignore")).split("\n")
+    blocks: list[Block] = []
+    for is_table, group in groupby(filter(str.strip, lines), key=lambda line: line.rstrip().endswith("|")):
+        if is_table:  # "cell|cell|"
+            blocks += table_blocks([line.rstrip().removesuffix("|").split("|") for line in group])
+        else:
+            blocks += [Block(kind=_kind(line), text=line.strip()) for line in group]
+    return Contents(blocks=blocks)
 
 
 _SETTINGS = {
@@ -232,6 +251,10 @@ FORMATS = (
     Format("PDF", ".pdf", load_pdf),
     Format("Word", ".docx", load_docx),
     Format("PowerPoint", ".pptx", load_pptx),
+    Format("OpenDocument", ".odt", load_open_document_text),
+    Format("Rich Text", ".rtf", load_rtf),
+    Format("EPUB", ".epub", lambda data, path: load_epub(data, path, load_html)),
+    Format("mail", ".eml", lambda data, path: load_mail(data, path, SUPPORTED)),
     Format("Excel", ".xlsx .xls .ods", load_spreadsheet),
     Format("CSV", ".csv .tsv .tab .psv", load_delimited),
     Format("Markdown", ".md .markdown", load_markdown),
@@ -241,9 +264,11 @@ FORMATS = (
     Format("JSON Lines", ".jsonl .ndjson", load_json_lines),
     Format("text", ".txt", load_text),
 )
-SUPPORTED = dict(sorted({suffix: form.loader for form in FORMATS for suffix in form.suffixes.split()}.items()))
+SUPPORTED: dict[str, Loader] = dict(
+    sorted({suffix: form.loader for form in FORMATS for suffix in form.suffixes.split()}.items())
+)
 
-_REPLACEMENTS = {".doc": ".docx", ".odp": ".pptx", ".odt": ".docx", ".ppt": ".pptx", ".rtf": ".docx"}
+_REPLACEMENTS = {".doc": ".docx", ".msg": ".eml", ".odp": ".pptx", ".ppt": ".pptx"}
 
 _LONGEST_TITLE = 200
 

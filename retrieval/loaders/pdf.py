@@ -27,12 +27,13 @@ from pdfminer.pdfdocument import PDFDocument, PDFEncryptionError, PDFPasswordInc
 from pdfminer.pdfpage import PDFPage
 from pdfminer.pdftypes import dict_value, int_value, resolve1
 from pdfplumber.page import Page as PlumberPage
+from pdfplumber.table import Table as PlumberTable
 from pdfplumber.utils.exceptions import PdfminerException
 
 from retrieval.documents import Block, BlockKind, Contents
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.decoding import parsing
-from retrieval.loaders.records import is_header, one_line, row_line, row_lines, without_empty
+from retrieval.loaders.tables import header_rows, one_line, table_blocks, without_empty
 from retrieval.text.terms import readable
 
 MAX_PAGES = 2000
@@ -146,11 +147,28 @@ def _tables(page: PlumberPage) -> list[tuple[_Box, Table]]:
         return []
     found = []
     for table in page.find_tables():
-        rows = [[_clean(cell or "") for cell in row] for row in table.extract()]
+        rows = _spread(table)
         widest = max((sum(map(bool, row)) for row in rows), default=0)
         if sum(map(any, rows)) >= _SMALLEST_TABLE and widest >= _SMALLEST_TABLE:
             found.append((table.bbox, rows))
     return found
+
+
+def _spread(table: PlumberTable) -> Table:
+    """Return the cells' texts. A merged cell counts in each place it covers."""
+    texts = table.extract()
+    rows: Table = []
+    for number, (row, found) in enumerate(zip(table.rows, texts, strict=True)):
+        rows.append([])
+        for place, (box, text) in enumerate(zip(row.cells, found, strict=True)):
+            x, y = table.columns[place].bbox[0], row.bbox[1]
+            left = next((cell for cell in reversed(row.cells[:place]) if cell), None)
+            above = next((other.cells[place] for other in reversed(table.rows[:number]) if other.cells[place]), None)
+            if box or not ((left and left[2] > x + 1) or (above and above[3] > y + 1)):
+                rows[-1].append(_clean(text or ""))
+            else:
+                rows[-1].append(rows[-1][-1] if left and left[2] > x + 1 else rows[number - 1][place])
+    return rows
 
 
 def _items(page: PlumberPage, tables: list[tuple[_Box, Table]]) -> Iterator[Line | Table]:
@@ -292,6 +310,7 @@ def pdf_blocks(pages: Sequence[Page]) -> list[Block]:
     writer = _PdfBlockWriter(pages)
     for page in pages:
         writer.page(page)
+    writer.end_of_table()
     return writer.blocks
 
 
@@ -308,7 +327,7 @@ class _PdfBlockWriter:
         self.levels = {size: min(number, 6) for number, size in enumerate(sizes, start=1)}
         # "audio-" above "only" is two words if the text has "audio-only" anywhere else.
         self.hyphenated = {word.casefold() for line in lines for word in _HYPHENATED.findall(line.text)}
-        self.header: Sequence[str] = ()  # of the last table
+        self.rows: Table = []  # of the last table, which the next page may continue
 
     def page(self, page: Page) -> None:
         numbers = _page_numbers(page)
@@ -336,6 +355,7 @@ class _PdfBlockWriter:
         return ("heading", item.box, item.size) if self._is_large(item) else ("text", item.box, 0.0)
 
     def _heading_or_text(self, kind: str, lines: list[Line]) -> None:
+        self.end_of_table()
         heading = self._joined([line.text for line in lines]) if kind == "heading" else ""
         if 0 < len(heading) <= _LONGEST_HEADING:
             self.blocks.append(Block(kind="heading", text=heading, level=self.levels[lines[0].size]))
@@ -362,16 +382,18 @@ class _PdfBlockWriter:
             self.blocks.append(Block(kind=kind, text=f"- {text}" if kind == "list" else text))
 
     def _table(self, table: Table) -> None:
+        """Begin a table, or continue the one before the page break if this part has as many columns."""
         rows = without_empty([[one_line(self._joined(cell.split("\n"))) for cell in row] for row in table])
-        if not rows:
-            return
-        follows_table = bool(self.blocks) and self.blocks[-1].kind == "table"
-        if follows_table and len(rows[0]) == len(self.header) and rows[0] != self.header:  # after a page break
-            lines = [row_line(self.header, row) for row in rows]
+        if self.rows and rows and len(self.rows[0]) == len(rows[0]):
+            headers = header_rows(self.rows)
+            rows = rows[headers:] if rows[:headers] == self.rows[:headers] else rows
         else:
-            lines = row_lines(rows)
-            self.header = rows[0] if is_header(rows[0]) else ()
-        self.blocks.append(Block(kind="table", text="\n".join(lines)))
+            self.end_of_table()
+        self.rows += rows
+
+    def end_of_table(self) -> None:
+        self.blocks += table_blocks(self.rows)
+        self.rows = []
 
     def _joined(self, texts: Sequence[str], keep_lines: bool = False) -> str:
         result = ""

@@ -1,15 +1,10 @@
-"""Tables and records: rows of cells as text, delimited text, spreadsheets, JSON.
+"""Records: delimited text, tables of questions and answers, JSON.
 
-**Rows** of all formats: each becomes a line that can be read alone, `header: value; header: value`. Loaders find the
-cells, and the header if the format marks it. In a table of questions and answers, each pair becomes a section with the
-question as heading. Such tables are recognised by the usual column names in several languages.
+In a table of questions and answers, each pair becomes a section with the question as heading. Such tables are
+recognised by the usual column names in several languages.
 
 **Delimited text**: the delimiter is the one that splits the first rows into as many cells as the header has.
 csv.Sniffer and clevercsv mistake commas inside answers for the delimiter. Every cell is text.
-
-**Spreadsheets** (Excel and OpenDocument): each sheet is a section. Values are read as last computed, also hidden ones.
-Out of scope: formulas, formats, comments, charts. A damaged file can make the parser request too much memory, which
-ends the process (see `retrieval.reading`).
 
 **JSON Lines and JSON lists** contain questions with answers, or texts. A text record has its text under one of a few
 usual names, and sometimes a title. Other JSON is refused, because it is unknown which values are for readers.
@@ -17,79 +12,18 @@ usual names, and sometimes a title. Other JSON is refused, because it is unknown
 
 import contextlib
 import csv
-import datetime
 import io
 import json
-import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
-from python_calamine import CalamineSheet, CalamineWorkbook, PasswordError, SheetTypeEnum
-
 from retrieval.documents import Block, Contents
 from retrieval.errors import UnreadableDocument
-from retrieval.loaders.decoding import check_container, decode, parsing
+from retrieval.loaders.decoding import decode
+from retrieval.loaders.tables import one_line, row_line, table_blocks
 from retrieval.text.terms import readable
-
-_NUMBER = re.compile(r"[-+(]?[^\w\s]?\s?\d[\d.,:/%\s-]*\W*")
-_LONGEST_NAME = 60  # characters; a longer cell in the first row is data
-_SENTENCE_END = (".", "?", "!", "。", "？", "！")
-
-
-def row_line(header: Sequence[str], values: Sequence[str]) -> str:
-    names = [*header, *[""] * (len(values) - len(header))]
-    cells = zip(names, values, strict=False)
-    return "; ".join(f"{name}: {value}" if name else value for name, value in cells if value)
-
-
-def table_blocks(rows: Iterable[Sequence[str]]) -> list[Block]:
-    """Return the blocks of a table whose format does not mark the header. A single cell in a row above the header is a
-    caption. The first row is the header if its cells look like names.
-    """
-    captions, table = parted([[one_line(cell) for cell in row] for row in rows])
-    blocks = [Block(kind="text", text=caption) for caption in captions]
-    lines = row_lines(table)
-    return [*blocks, Block(kind="table", text="\n".join(lines))] if lines else blocks
-
-
-def row_lines(table: Sequence[Sequence[str]]) -> list[str]:
-    header: Sequence[str] = table[0] if len(table) > 1 and is_header(table[0]) else ()
-    return [row_line(header, row) for row in (table[1:] if header else table)]
-
-
-def parted(rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
-    """Return the captions above the table, and the table without empty rows and columns."""
-    table = without_empty(rows)
-    captions = 0
-    while captions < len(table) - 1 and len(table[0]) > 1 and sum(map(bool, table[captions])) == 1:
-        captions += 1
-    if captions == len(table) - 1:  # only such rows: a list, not captions
-        captions = 0
-    return ["".join(row) for row in table[:captions]], without_empty(table[captions:])
-
-
-def without_empty(rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    width = max(map(len, rows), default=0)
-    full = [[*row, *[""] * (width - len(row))] for row in rows if any(row)]
-    used = [column for column in range(width) if any(row[column] for row in full)]
-    return [[row[column] for column in used] for row in full]
-
-
-def is_header(row: Sequence[str]) -> bool:
-    """Return whether a first row looks like column names: most cells are short texts, neither numbers nor sentences."""
-    names = [
-        cell
-        for cell in row
-        if cell and len(cell) <= _LONGEST_NAME and not _NUMBER.fullmatch(cell) and not cell.endswith(_SENTENCE_END)
-    ]
-    return 2 * len(names) > len(row)
-
-
-def one_line(cell: str) -> str:
-    return " ".join(readable(cell).split())
-
 
 _QUESTION = frozenset(
     "question questions q query faq frage fragen pregunta domanda pergunta 问题 標準問 标准问 問題 质问 質問".split()  # noqa: SIM905
@@ -183,61 +117,6 @@ def _evenness(sample: str, delimiter: str) -> float:
         widths.extend(len(row) for row in islice(filter(any, _reader(sample, delimiter)), _SAMPLE_ROWS))
     width = max(widths[:3], default=1)  # captions may be above the header
     return sum(other == width for other in widths) / len(widths) if width > 1 else 0.0
-
-
-def load_spreadsheet(data: bytes, path: Path) -> Contents:
-    if path.suffix.lower() != ".xls":
-        check_container(data, path)
-    sheets = [(name, rows) for name, rows in _sheets(data, path) if any(map(any, rows))]
-    blocks: list[Block] = []
-    remarks: list[str] = []
-    is_faq = False
-    is_alone = len(sheets) == 1
-    for name, rows in sheets:
-        if not is_alone:
-            blocks.append(Block(kind="heading", text=name, level=1))
-        start = next(number for number, row in enumerate(rows) if any(row))
-        faq = faq_blocks(rows[start], rows[start + 1 :], first=start + 2, level=1 if is_alone else 2)
-        found, skipped = faq or (table_blocks(rows), [])
-        blocks += found
-        remarks += skipped if is_alone else [f"sheet {name}: {remark}" for remark in skipped]
-        is_faq |= faq is not None
-    return Contents(blocks=blocks, title="", is_faq=is_faq, remarks=remarks)
-
-
-def _sheets(data: bytes, path: Path) -> list[tuple[str, list[list[str]]]]:
-    with parsing(path):
-        try:
-            workbook = CalamineWorkbook.from_filelike(io.BytesIO(data))
-            worksheets = {sheet.name for sheet in workbook.sheets_metadata if sheet.typ == SheetTypeEnum.WorkSheet}
-            return [
-                (name, _sheet_rows(workbook.get_sheet_by_name(name)))
-                for name in workbook.sheet_names
-                if name in worksheets
-            ]
-        except PasswordError:
-            raise UnreadableDocument(path, "encrypted: save it without a password") from None
-
-
-def _sheet_rows(sheet: CalamineSheet) -> list[list[str]]:
-    """Return all rows of a sheet. Empty rows have no cells, because a sheet can claim a million of them."""
-    return [[_text(cell) for cell in row] if any(cell != "" for cell in row) else [] for row in sheet.iter_rows()]
-
-
-def _text(cell: object) -> str:
-    match cell:
-        case bool():
-            return "yes" if cell else "no"
-        case float() if cell.is_integer() and abs(cell) < 1e15:
-            return str(int(cell))
-        case datetime.datetime() if cell.time() == datetime.time():
-            return cell.date().isoformat()
-        case datetime.datetime():
-            return cell.isoformat(sep=" ", timespec="seconds")
-        case datetime.date() | datetime.time():
-            return cell.isoformat()
-        case _:
-            return str(cell).strip()
 
 
 _TEXT = ("text", "content", "body", "context")  # the more likely first
