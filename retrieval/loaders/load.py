@@ -36,6 +36,7 @@ from retrieval.loaders.markdown import load_markdown, web_address
 from retrieval.loaders.opendocument import load_open_document_text
 from retrieval.loaders.pdf import load_pdf
 from retrieval.loaders.records import load_delimited, load_json, load_json_lines
+from retrieval.loaders.scans import load_picture
 from retrieval.loaders.spreadsheets import load_spreadsheet
 from retrieval.loaders.tables import header_rows, one_line, table_blocks
 from retrieval.text.terms import readable
@@ -254,6 +255,7 @@ FORMATS = (
     Format("OpenDocument", ".odt", load_open_document_text),
     Format("Rich Text", ".rtf", load_rtf),
     Format("EPUB", ".epub", lambda data, path: load_epub(data, path, load_html)),
+    Format("picture", ".png .jpg .jpeg .tif .tiff .webp", load_picture),
     Format("mail", ".eml", lambda data, path: load_mail(data, path, SUPPORTED)),
     Format("Excel", ".xlsx .xls .ods", load_spreadsheet),
     Format("CSV", ".csv .tsv .tab .psv", load_delimited),
