@@ -56,6 +56,7 @@ SAMPLES = {
     ".jsonl": b'{"q": "How?", "a": "So."}\n' * 3,
     ".markdown": b"# Title\n\n* one\n* two\n\n| a | b |\n|---|---|\n| 1 | 2 |\n",
     ".md": b"---\ntitle: x\nparts:\n  - title: T\n    body: A sentence stands here.\n---\n{% include x %}\n",
+    ".mdx": b'import a from "b"\n\n:::tip[Mind]\n<Tab label="x">\nText.\n</Tab>\n:::\n',
     ".ndjson": b'{"title": "One", "body": "Text."}\n' * 3,
     ".pdf": pdf([(60, 700, 20, "Title"), (60, 660, 10, "Some text of this page.")], [(60, 700, 10, "More.")]),
     ".psv": b"a|b\n1|2\n",

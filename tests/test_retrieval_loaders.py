@@ -12,7 +12,7 @@ from retrieval.documents import content_hash
 from retrieval.loaders.load import SUPPORTED, load
 from retrieval.text.terms import readable
 
-TEXT = (".htm", ".html", ".markdown", ".md", ".rst", ".txt")
+TEXT = (".htm", ".html", ".markdown", ".md", ".mdx", ".rst", ".txt")
 TABLES = (".csv", ".psv", ".tab", ".tsv")
 JSON = (".json", ".jsonl", ".ndjson")
 WESTERN = "Les frais de livraison s'élèvent à 4,95 €. Où êtes-vous ?"

@@ -90,11 +90,25 @@ def test_attribute_lists_are_removed_but_not_from_code():
 def test_what_other_markdown_programs_accept():
     assert blocks("**警告：**我们不建议") == [("text", "警告：我们不建议")]
     assert blocks('![a shot](/a/at 7.09 pm.png "Shot")\n\nText.') == [("text", "Text.")]
-    assert blocks("::: tip\nHold it for 8 seconds.\n:::\nWait.") == [
-        ("text", text) for text in ("Hold it for 8 seconds.", "Wait.")
-    ]
     bare = "---\nlayout: x\n---\nCodes:\n\n| Code | Do |\n|5001 | Sign in|\n|6000 | Wait |\n"
     assert blocks(bare)[1:] == [("table", "Code: 5001; Do: Sign in\nCode: 6000; Do: Wait")]
+
+
+@pytest.mark.parametrize(("page", "texts"), [
+    ("::: tip\nHold it.\n:::\nWait.", ["Hold it.", "Wait."]),
+    (":::note[Before you start]\nCharge it.\n:::", ["Before you start", "Charge it."]),
+    ("import Tabs from '@theme/Tabs';\nexport const x = 3;\n\nHello.{/* no */}", ["Hello."]),
+    ('<Tabs>\n<TabItem value="mac" label="macOS">\n\nPress *it*.\n\n</TabItem>\n</Tabs>', ["macOS:", "Press it."]),
+    ('!!! note "Mind"\n    Save it.\n\n    - one\n\nAfter.', ["Mind", "Save it.", "- one", "After."]),
+    ('??? question "How long?"\n    Five minutes.', ["How long?", "Five minutes."]),
+    ('=== "macOS"\n\n    Press.\n\n=== "Windows"\n\n    Hold.', ["macOS:", "Press.", "Windows:", "Hold."]),
+    ("> [!WARNING]\n> Do not unplug.", ["Do not unplug."]),
+    ("{{< note >}}\nKeep it dry.\n{{< /note >}}", ["Keep it dry."]),
+    ("```js\nimport a from 'b'\n:::tip\n```", ["import a from 'b'\n:::tip"]),
+    ("import the list from your phone", ["import the list from your phone"]),
+])  # fmt: skip
+def test_boxes_tabs_and_components_become_text(page, texts):
+    assert [text for _, text in blocks(page)] == texts
 
 
 def test_html_inside_markdown_is_read_like_markdown():

@@ -349,3 +349,15 @@ def test_json_that_is_no_list_of_records(tmp_path):
     assert reason_of(path, "[1]") == f"not a list of objects with {NAMES}"
     assert reason_of(path, "[\n{]") == "line 2 is not JSON: expecting property name enclosed in double quotes"
     assert reason_of(path, "[]") == "no text in it"
+
+
+PUBLISHED = {"title": "Refunds", "body": "<h2>Time</h2><p>5 <b>days</b>.</p>", "draft": False, "state": "published"}
+
+
+@pytest.mark.parametrize("name", ["articles", "data"])
+@pytest.mark.parametrize("mark", [{"draft": True}, {"state": "draft"}])
+def test_exports_of_help_desks(tmp_path, name, mark):
+    export = {"count": 2, name: [PUBLISHED, {**PUBLISHED, **mark}]}
+    document = load(put(tmp_path / "export.json", json.dumps(export).encode()))
+    assert shown(document) == [("heading", "Refunds"), ("heading", "Time"), ("text", "5 days.")]
+    assert document.remarks == ("1 of 2 records skipped: not published",)

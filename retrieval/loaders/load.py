@@ -259,7 +259,7 @@ FORMATS = (
     Format("mail", ".eml", lambda data, path: load_mail(data, path, SUPPORTED)),
     Format("Excel", ".xlsx .xls .ods", load_spreadsheet),
     Format("CSV", ".csv .tsv .tab .psv", load_delimited),
-    Format("Markdown", ".md .markdown", load_markdown),
+    Format("Markdown", ".md .markdown .mdx", load_markdown),
     Format("HTML", ".html .htm", load_html),
     Format("reStructuredText", ".rst", load_rst),
     Format("JSON", ".json", load_json),

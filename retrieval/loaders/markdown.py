@@ -23,6 +23,7 @@ from markdown_it.rules_core import StateCore
 from retrieval.documents import Block, Contents
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.decoding import decode
+from retrieval.loaders.dialects import common_markdown
 from retrieval.loaders.html_blocks import blocks_of
 from retrieval.text.terms import readable
 
@@ -121,7 +122,6 @@ def web_address(text: str) -> str:
 _BLOCK_HTML = re.compile(r"^[ \t]*</?(?:div|ol|ul|li|table|tr|section|details)\b", re.MULTILINE | re.IGNORECASE)
 _BARE_TABLE = re.compile(r"^[ \t]*\n(\|.*\|)[ \t]*\n(?=\|(?![ \t:]*-).*\|[ \t]*$)", re.MULTILINE)
 _ATTRIBUTE_LIST = re.compile(r"[ \t]?\{:[^{}\n]*\}")
-_CONTAINER = re.compile(r"^:{3,}[ \t]*\w*[ \t]*", re.MULTILINE)  # "::: tip"; its title is a paragraph
 _HEADING_ID = re.compile(r"(?:[ \t]+#+)?[ \t]*\{#[^{}\s]+\}[ \t]*$")
 # Other Markdown programs accept bold next to Chinese punctuation and image addresses with spaces; CommonMark does not.
 _LEFT_BOLD = re.compile(r"\*\*([^*\n]+)\*\*")
@@ -154,7 +154,7 @@ def load_markdown(data: bytes, path: Path) -> Contents:
 
 
 def _blocks(text: str) -> tuple[Block, ...]:
-    text = _CONTAINER.sub("\n", text)
+    text = common_markdown(text)
     html = _renderer(text).render(text)
     return blocks_of(BeautifulSoup(html, "lxml")) if html.strip() else ()
 

@@ -7,21 +7,28 @@ recognised by the usual column names in several languages.
 csv.Sniffer and clevercsv mistake commas inside answers for the delimiter. Every cell is text.
 
 **JSON Lines and JSON lists** contain questions with answers, or texts. A text record has its text under one of a few
-usual names, and sometimes a title. Other JSON is refused, because it is unknown which values are for readers.
+usual names, and sometimes a title. Exports of help desks (Zendesk: `articles`; Intercom: `data`) are such lists, with
+texts in HTML; what is not published is skipped. Other JSON is refused, because it is unknown which values are for
+readers.
 """
 
 import contextlib
 import csv
 import io
 import json
+import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+
+from bs4 import BeautifulSoup
 
 from retrieval.documents import Block, Contents
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.decoding import decode
+from retrieval.loaders.html_blocks import blocks_of
 from retrieval.loaders.tables import one_line, row_line, table_blocks
 from retrieval.text.terms import readable
 
@@ -120,6 +127,9 @@ def _evenness(sample: str, delimiter: str) -> float:
 
 
 _TEXT = ("text", "content", "body", "context")  # the more likely first
+_EXPORTED = ("articles", "data")
+_DRAFTS = {"draft": ("True",), "state": ("draft", "unpublished")}  # fields of records that are not published
+_HTML = re.compile(r"</(?:p|div|ul|ol|h[1-6]|table|a|b|strong|span)>|<br ?/?>", re.IGNORECASE)
 _WANTED = "question and answer, or text, content, body or context"
 
 
@@ -137,6 +147,8 @@ def load_json_lines(data: bytes, path: Path) -> Contents:
 def load_json(data: bytes, path: Path) -> Contents:
     text = decode(data, path)
     items = _parsed(text, path) if text.strip() else []
+    if isinstance(items, dict):
+        items = next((items[name] for name in _EXPORTED if isinstance(items.get(name), list)), items)
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise UnreadableDocument(path, f"not a list of objects with {_WANTED}")
     return _contents(items, path)
@@ -165,18 +177,26 @@ def _contents(records: Sequence[dict[str, object]], path: Path) -> Contents:
 
 def _texts(records: Sequence[dict[str, object]]) -> tuple[list[Block], list[str]]:
     blocks: list[Block] = []
-    without_text = 0
+    without_text = drafts = 0
     for record in records:
         fields = {name.casefold(): _plain(value) for name, value in record.items()}
         text = next((fields[name] for name in _TEXT if fields.get(name)), "")
         title = " ".join(fields.get("title", "").split())
-        if not text:
+        if any(fields.get(name) in values for name, values in _DRAFTS.items()):
+            drafts += 1
+        elif not text:
             without_text += 1
-            continue
-        if title:
-            blocks.append(Block(kind="heading", text=title, level=1))
-        blocks.append(Block(kind="text", text=text))
-    return blocks, [f"{without_text} of {len(records)} records skipped: no text"] if without_text else []
+        else:
+            blocks += [Block(kind="heading", text=title, level=1)] if title else []
+            blocks += _html(text) if _HTML.search(text) else [Block(kind="text", text=text)]
+    skipped = {"not published": drafts, "no text": without_text}
+    return blocks, [f"{number} of {len(records)} records skipped: {why}" for why, number in skipped.items() if number]
+
+
+def _html(text: str) -> list[Block]:
+    """Return the blocks of a record's HTML. Its headings are below the record's title."""
+    blocks = blocks_of(BeautifulSoup(text, "lxml"))
+    return [replace(block, level=min(block.level + 1, 6)) if block.kind == "heading" else block for block in blocks]
 
 
 def _plain(value: object) -> str:
