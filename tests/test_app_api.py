@@ -331,6 +331,9 @@ def test_what_cannot_be_asked_is_named(site, changes, param):
     error = refused.json()["error"]
     assert (refused.status_code, error["type"]) == (400, "invalid_request_error")
     assert (error["param"] or "").startswith(param or "")
+    assert "image_url" not in str(changes) or error["message"].endswith(
+        "only text parts are supported, not 'image_url'"
+    )
 
 
 def test_what_cannot_be_embedded_is_refused(site):

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from refusals import one_line
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select
 from stored_answers import add_turn, an_answer, details
 
 from app.domain.callers import OPERATOR
@@ -38,6 +38,15 @@ def test_answers_read_back_are_those_recorded_also_after_a_restart(history, data
     assert [turn.role for turn in turns] == ["user", "assistant"] * 3
     assert [turn.feedback for turn in turns] == [None] * 5 + ["up"]
     assert all(abs(datetime.now(UTC) - turn.created) < timedelta(minutes=1) for turn in turns)
+
+
+def test_an_answer_without_its_figures_is_damage_in_one_line(history, database):
+    conversation_id = history.start_conversation("How long?")
+    add_turn(history, conversation_id)
+    with database.engine.begin() as connection:
+        connection.execute(delete(tables.UsageRow))
+    with one_line("database-damaged", "answer .* is incomplete.*restore a backup"):
+        history.turns(conversation_id)
 
 
 def test_past_is_what_the_next_prompt_needs(history):

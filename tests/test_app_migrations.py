@@ -162,6 +162,14 @@ def test_a_reader_makes_no_database(path):
         path.write_bytes(b"")
 
 
+@pytest.mark.parametrize("upgrade", [True, False])
+def test_an_emptied_database_beside_an_index_is_no_new_desk(path, upgrade):
+    (path.parent / "passages.index").write_bytes(b"x")
+    path.write_bytes(b"")
+    with one_line("database-emptied", "is empty.*restore a backup"):
+        open_database(f"sqlite:///{path}", upgrade=upgrade)
+
+
 def test_a_reader_opens_what_is_up_to_date(tmp_path):
     path = tmp_path / "50% of #1? ü.sqlite3"
     url = URL.create("sqlite", database=str(path)).render_as_string()

@@ -132,3 +132,11 @@ def test_characters_without_meaning_are_removed():
     assert readable("zero\u200bwidth\ufeff so\u00adft \u202eevil\x1b[0m \ud800") == "zerowidth soft evil[0m "
     assert readable("12\u00a0EUR\u3000e\u0301") == "12 EUR é"
     assert readable("👩\u200d🔧") == "👩\u200d🔧"
+
+
+def test_encoded_data_is_no_word(tmp_path):
+    document = load(put(tmp_path / "a.txt", b"Text " + b"x" * 2001 + b" goes on.\n\n" + b"y" * 20 * 2**19))
+    assert shown(document) == [("text", "Text … goes on.")]
+    assert document.remarks == ("2 words of more than 2,000 characters skipped",)
+    chinese = "长" * 3000
+    assert load(put(tmp_path / "a.txt", chinese.encode())).blocks[0].text == chinese

@@ -184,6 +184,14 @@ class Message(BaseModel):
     role: Literal["system", "developer", "user", "assistant"]
     content: LongText | Annotated[list[TextPart], Field(max_length=MOST_PARTS)]
 
+    @field_validator("content", mode="before")
+    @classmethod
+    def _only_text(cls, value: object) -> object:
+        kinds = [part.get("type") for part in value if isinstance(part, dict)] if isinstance(value, list) else []
+        if other := [kind for kind in kinds if isinstance(kind, str) and kind != "text"]:
+            raise ValueError(f"only text parts are supported, not {other[0][:40]!r}")
+        return value
+
     @property
     def text(self) -> str:
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)

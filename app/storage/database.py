@@ -192,7 +192,7 @@ def open_database(url: str, *, upgrade: bool = True) -> Database:
     """Connect and migrate the database. A SQLite file is created if needed, but not its folder or a PostgreSQL
     database. upgrade: create or migrate tables; a SQLite file is copied before (`migrate`). Readers unset it, because
     the server may be running. Then an older database is the error "database-older", and a missing or empty one
-    "no-database". Raises DeskError.
+    "no-database". An empty one beside an index of passages has lost its contents: "database-emptied". Raises DeskError.
     """
     file = sqlite_file(url)
     database = _connected(url, is_reader=not upgrade)
@@ -204,6 +204,12 @@ def open_database(url: str, *, upgrade: bool = True) -> Database:
                 postgres.check_encoding(session.connection(), database.name)
             missing = missing_revisions(session.connection(), database.name)
             has_no_tables = is_new(session.connection())
+        if has_no_tables and file is not None and (file.parent / "passages.index").exists():
+            raise DeskError(
+                f"{database.name} is empty, but its folder has an index of passages: restore a backup; for a new desk, "
+                "use another folder",
+                code="database-emptied",
+            )
         if has_no_tables and not upgrade:
             raise _no_desk_in(database)
         if missing and not upgrade:

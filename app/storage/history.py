@@ -141,8 +141,9 @@ def turn(row: MessageRow, unanswered: Unanswered | None) -> Turn:
 
 
 def _answer(row: MessageRow) -> Answer:
-    assert row.usage is not None, "written in one transaction"
-    assert row.timings is not None
+    if row.usage is None or row.timings is None:  # both are written with the answer
+        message = f"the database is damaged (answer {row.id} is incomplete): restore a backup"
+        raise DeskError(message, code="database-damaged")
     return row.to(
         Answer,
         message_id=row.id,

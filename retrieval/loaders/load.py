@@ -14,7 +14,8 @@ executes or fetches anything that a document contains. A hostile file can still 
 
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -297,15 +298,27 @@ def load(path: Path, *, max_bytes: int = MAX_BYTES) -> Document:
 def document_of(data: bytes, path: Path) -> Document:
     """Return the document in a file's bytes, which may have no blocks. Raises UnreadableDocument and RecursionError."""
     contents = SUPPORTED[path.suffix.lower()](data, path)
+    blocks, long_words = _without_long_words(contents.blocks)
+    skipped = [f"{long_words} words of more than {_LONGEST_WORD:,} characters skipped"] if long_words else []
     return Document(
         path=path,
         title=_title(contents, path),
-        blocks=tuple(contents.blocks),
+        blocks=blocks,
         content_hash=content_hash(data),
         is_faq=contents.is_faq,
         url=contents.url,
-        remarks=tuple(contents.remarks),
+        remarks=(*contents.remarks, *skipped),
     )
+
+
+_LONGEST_WORD = 2000  # characters; longer ones are encoded data, which takes minutes to count in tokens
+_LONG_WORD = re.compile(rf"[^\s\u2e80-\uffff]{{{_LONGEST_WORD + 1},}}")  # Chinese and Japanese have no spaces
+
+
+def _without_long_words(blocks: Sequence[Block]) -> tuple[tuple[Block, ...], int]:
+    found = [_LONG_WORD.subn("…", block.text) for block in blocks]
+    kept = [replace(block, text=text) for block, (text, _) in zip(blocks, found, strict=True) if text != "…"]
+    return tuple(kept), sum(number for _, number in found)
 
 
 def _title(contents: Contents, path: Path) -> str:
