@@ -43,7 +43,7 @@ CITATIONS = (
     Citation(
         document="returns/returns-policy.md",
         title="Our returns policy",
-        passage="How long do I have? · 2",
+        passage="Our returns policy > How long do I have? (2)",
         quote=_QUOTE,
         score=0.784,
         url="https://help.example/returns",
@@ -52,7 +52,7 @@ CITATIONS = (
     Citation(
         document="returns/return-in-store.md",
         title="Returning an item in a store",
-        passage="What do I need to bring? · 1",
+        passage="Returning an item in a store > What do I need to bring? (1)",
         quote="Bring the item, all its accessories and the receipt. A return in any of our 9 stores is free.",
         score=0.612,
         marks=(Mark(2, 53, 93),),
@@ -60,7 +60,7 @@ CITATIONS = (
     Citation(
         document="accounts/larkmoor-circle-points.md",
         title="Larkmoor Circle and points",
-        passage="What members get · 3",
+        passage="Larkmoor Circle and points > What members get (3)",
         quote="Members have 45 days instead of 30 to return an item, and the return label is free.",
         score=0.548,
         see_also=True,

@@ -76,7 +76,7 @@ class FakeQuality:
             passages=(
                 FoundRow(
                     title="Our returns policy",
-                    passage="How long do I have? · 2",
+                    passage="Our returns policy > How long do I have? (2)",
                     document="returns/returns-policy.md",
                     score=1.204,
                     cosine=0.704,

@@ -62,7 +62,16 @@ def test_a_customer_and_an_agent_talk_and_the_machine_takes_over_again(site, bro
     assert agent.sees("#wd-turns", "Thanks, no.")
     answers = len(customer.driver.find_elements("css selector", "#wd-transcript .wd-answer:not(.wd-agent)"))
     assert answers == 1  # the machine kept silent
+    agent.one("#wd-answer").send_keys("Half a")
+    case = agent.driver.current_url
+    agent.driver.delete_all_cookies()  # as after twelve hours
+    until(lambda: "/admin/login?next=" in agent.driver.current_url)
+    agent.one("#name").clear()
+    agent.sign_in_here(site)
+    assert agent.driver.current_url == case
+    until(lambda: agent.one("#wd-answer").get_attribute("value") == "Half a")
     agent.press("[data-act=close]")
+    until(lambda: agent.one("#wd-unsent").get_attribute("value") == "Half a")
     assert customer.sees("#wd-handoff", "You are talking to our assistant again.")
     customer.one("#wd-box textarea").send_keys("What does shipping cost?\n")
     until(lambda: len(customer.driver.find_elements("css selector", "#wd-transcript .wd-answer:not(.wd-agent)")) == 2)

@@ -5,6 +5,7 @@ and finally *closed*, which gives the conversation back to the assistant. Outsid
 e-mail address instead: that hand-off is *left*, and the assistant continues to answer until an agent takes it.
 """
 
+import re
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, NamedTuple
@@ -86,6 +87,9 @@ class Mark(NamedTuple):
     end: int
 
 
+_PASSAGE_NUMBER = re.compile(r"\s*\(\d+\)$")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Citation:
     """A passage that an answer cites, stored with its text (`quote`), so that it never changes. passage: heading path
@@ -100,6 +104,11 @@ class Citation:
     see_also: bool = False
     url: str = ""
     marks: tuple[Mark, ...] = ()
+
+    @property
+    def section(self) -> str:
+        """Return the headings above the passage, without the document's title and the passage's number."""
+        return _PASSAGE_NUMBER.sub("", self.passage).removeprefix(self.title).removeprefix(" > ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

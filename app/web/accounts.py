@@ -2,6 +2,7 @@
 secret that is shown once is in the response and is not stored.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Any, TypeAlias, cast
@@ -22,12 +23,16 @@ from app.web.guard import Site, come_again
 from app.web.rendering import admin_words, page_language, render
 
 
+_PAGE = re.compile(r"/admin(?:/[a-z0-9-]{1,40}){1,4}")  # where an ended sign-in returns to
+
+
 def add_login_routes(app: FastAPI, accounts: Accounts, sessions: Sessions, site: Site, audit: Audit) -> None:
     limiter = LoginRateLimiter()
 
     def login_html(request: Request, problem: str = "", name: str = ADMIN, **values: object) -> str:
-        language = page_language(request.headers)
-        return render("login.html", language=language, problem=problem, name=name, **values)
+        language, back = page_language(request.headers), request.query_params.get("next", "")
+        back = back if _PAGE.fullmatch(back) else ""
+        return render("login.html", language=language, problem=problem, name=name, next=back, **values)
 
     @app.get("/admin/login")
     def login_page(request: Request) -> HTMLResponse:
@@ -54,7 +59,8 @@ def add_login_routes(app: FastAPI, accounts: Accounts, sessions: Sessions, site:
             return HTMLResponse(login_html(request, "wrong", name), status_code=401)
         limiter.succeeded(address)
         audit.record(account.name, "sign-in")
-        response = RedirectResponse(home_of(Caller(name=account.name, role=account.role)), status_code=303)
+        home, back = home_of(Caller(name=account.name, role=account.role)), request.query_params.get("next", "")
+        response = RedirectResponse(back if _PAGE.fullmatch(back) else home, status_code=303)
         ADMIN_COOKIE.give(response, sessions.start(account), LIFETIME_S, request, site)
         return response
 

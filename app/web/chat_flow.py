@@ -29,7 +29,6 @@ from app.domain.words import utc_now
 from app.web.rendering import ENGLISH, error_words, render
 
 MOST = 3
-_NUMBER = re.compile(r"\s*\(\d+\)$")
 _WORD = re.compile(r"\w+")
 
 
@@ -37,8 +36,7 @@ def suggestions(question: str, answer: Answer) -> list[str]:
     """Return at most MOST topics, first of pages that the answer does not use; none that the question already names."""
     topics: list[str] = []
     for citation in sorted(answer.citations, key=lambda one: not one.see_also):
-        heading = _NUMBER.sub("", citation.passage).rpartition(" > ")[2].strip()
-        for topic in (heading, citation.title):
+        for topic in (citation.section.rpartition(" > ")[2], citation.title):
             if topic and not any(_names(known, topic) for known in (question, *topics)):
                 topics.append(topic)
                 break

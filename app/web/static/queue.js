@@ -11,9 +11,23 @@ const drawn = {};
 function draw(id, html) {
   if (drawn[id] === html) return;
   const first = drawn[id] === undefined;
+  const typed = id === "wd-controls" ? unsent(first) : "";
   drawn[id] = html;
   document.getElementById(id).innerHTML = html;
+  if (typed) keep(typed);
   if (id === "wd-controls" && !first) document.getElementById("wd-answer")?.focus();
+}
+
+// A half-written answer survives the end of the case (read-only then) and a new sign-in.
+function unsent(first) {
+  const stored = first ? sessionStorage.getItem(home) : "";
+  if (first) sessionStorage.removeItem(home);
+  return (document.getElementById("wd-answer") ?? document.getElementById("wd-unsent"))?.value || stored;
+}
+function keep(typed) {
+  const box = document.getElementById("wd-answer");
+  if (box) box.value = typed;
+  else document.getElementById("wd-controls").append(Object.assign(document.createElement("textarea"), { id: "wd-unsent", value: typed, readOnly: true, ariaLabel: turns.dataset.unsent, title: turns.dataset.unsent }));
 }
 
 // Messages are only ever added; those that are there keep what the agent opened in them.
@@ -49,7 +63,10 @@ async function tried(path, body) {
   const options = body && { method: "POST", body: JSON.stringify(body), headers: { "content-type": "application/json" } };
   try {
     const response = await fetch(path, options);
-    if (response.status === 401) window.location.assign("/admin/login");
+    if (response.status === 401) {
+      if (!rows) sessionStorage.setItem(home, body?.text || unsent(false));
+      window.location.assign(`/admin/login?next=${encodeURIComponent(window.location.pathname)}`);
+    }
     const now = await response.json().catch(() => ({}));
     if (!response.ok) throw new Error(now.error ?? problem.dataset.broken);
     problem.textContent = "";
@@ -66,9 +83,10 @@ async function answer(form) {
   const text = box.value;
   if (!text.trim() || box.disabled) return;
   box.disabled = true;
+  box.value = "";
   const sent = await tried(`${home}/answer`, { text });
   box.disabled = false;
-  if (sent) box.value = "";
+  if (!sent) keep(text);
   box.focus();
 }
 
