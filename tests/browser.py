@@ -1,6 +1,7 @@
 """A desk served to a real browser, and the browser. For the tests that need Chromium."""
 
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,8 @@ from app.desk.service import Service
 from app.domain.callers import Role
 from app.domain.settings import Settings
 from app.storage.database import open_database
-from app.storage.people import Accounts
+from app.storage.people import Accounts, Sessions
+from app.web.guard import ADMIN
 from app.web.server import create_app
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -41,17 +43,33 @@ FLAGS = [
     "--window-size=1280,900",
 ]
 WAIT_S = 30.0
+WRITE = """
+const [field, text] = arguments;
+field.focus();
+field.value = text;
+field.dispatchEvent(new Event("input", { bubbles: true }));
+"""
+"""All at once: for each letter that is typed, a page draws itself anew."""
 
 
 class Served:
-    """An application on a free port of loopback."""
+    """An application on a port of loopback: on the same one as those before, if it is free again, so that the browser
+    has Gradio's scripts already.
+    """
+
+    port = 0
 
     def __init__(self, application: FastAPI) -> None:
-        self.server = uvicorn.Server(uvicorn.Config(application, host="127.0.0.1", port=0, log_level="warning"))
-        self.thread = threading.Thread(target=self.server.run, daemon=True)
+        try:
+            listening = socket.create_server(("127.0.0.1", Served.port))
+        except OSError:
+            listening = socket.create_server(("127.0.0.1", 0))
+        Served.port = listening.getsockname()[1]
+        self.server = uvicorn.Server(uvicorn.Config(application, log_level="warning"))
+        self.thread = threading.Thread(target=self.server.run, args=([listening],), daemon=True)
         self.thread.start()
         until(lambda: self.server.started)
-        self.url = f"http://127.0.0.1:{self.server.servers[0].sockets[0].getsockname()[1]}"
+        self.url = f"http://127.0.0.1:{Served.port}"
 
     def close(self) -> None:
         self.server.should_exit = True
@@ -62,6 +80,7 @@ class Site(Served):
     """A fake desk, served. conversation: one that is stored, if the pages are filled (`filled_site`)."""
 
     conversation = ""
+    admin = "admin"
 
     def __init__(self, folder: Path, **changed: Any) -> None:
         self.desk = FakeDesk(now=datetime.now(UTC))
@@ -69,7 +88,7 @@ class Site(Served):
         settings = Settings(data_dir=folder, **given)
         put_database(settings.database_url)
         self.database = open_database(settings.database_url)
-        self.password = quick_account(Accounts(self.database), "admin", "admin")
+        self.password = quick_account(Accounts(self.database), self.admin, "admin")
         super().__init__(create_app(self.desk, self.database, settings))
 
     def close(self) -> None:
@@ -78,10 +97,13 @@ class Site(Served):
 
 
 class RealSite(Served):
-    """A real desk, served, and the password of Ann, who looks after it."""
+    """A real desk, served, which Ann looks after."""
+
+    admin = "Ann"
 
     def __init__(self, desk: Service, role: Role = "agent") -> None:
-        self.password = quick_account(Accounts(desk.database), "Ann", role)
+        self.database = desk.database
+        quick_account(Accounts(desk.database), self.admin, role)
         super().__init__(create_app(desk, desk.database, desk.settings))
 
 
@@ -99,6 +121,11 @@ class Elements:
 
     def press(self, selector: str) -> None:
         until(lambda: self.one(selector).click() or True)
+
+    def ask(self, question: str, box: str = "#wd-box textarea") -> None:
+        field = self.one(box)
+        self.driver.execute_script(WRITE, field, question)
+        field.send_keys("\n")
 
     @contextmanager
     def on_a_phone(self, height: int = 844) -> Iterator[None]:
@@ -125,13 +152,12 @@ class Browser(Elements):
         agent = self.driver.execute_script("return navigator.userAgent")
         self.driver.execute_cdp_cmd("Network.setUserAgentOverride", {"userAgent": agent, "acceptLanguage": language})
 
-    def sign_in(self, site: RealSite) -> None:
-        self.driver.get(site.url + "/admin/login")
-        name = self.one("#name")
-        name.clear()
-        name.send_keys("Ann")
-        self.one("#password").send_keys(site.password + "\n")
-        self.one(".wd-admin-head")
+    def sign_in(self, site: Site | RealSite) -> None:
+        """As who looks after the site, without the pages that one sees then."""
+        account = Accounts(site.database).named(site.admin)
+        assert account is not None
+        cookie = {"name": ADMIN.name, "value": Sessions(site.database).start(account), "url": site.url + ADMIN.path}
+        self.driver.execute_cdp_cmd("Network.setCookie", cookie)
 
     def leave(self) -> None:
         """Close the page: a server that ends waits for the connections of those that are open."""
@@ -143,6 +169,10 @@ class Browser(Elements):
         self.speak("en")
         for command, given in (
             ("Network.clearBrowserCookies", {}),
+            (
+                "Storage.clearDataForOrigin",
+                {"origin": f"http://127.0.0.1:{Served.port}", "storageTypes": "local_storage"},
+            ),
             ("Emulation.clearDeviceMetricsOverride", {}),
             ("Emulation.setEmulatedMedia", {"features": []}),
         ):

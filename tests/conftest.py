@@ -10,7 +10,7 @@ import os
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -69,6 +69,28 @@ def _no_waiting_for_disks():
     """Make os.fsync do nothing: tests do not lose power, and waiting for the disk takes long."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _statements_compiled_once():
+    """Databases of a kind share what is compiled of their statements: each compiling its own takes longer than the
+    statements.
+    """
+    from sqlalchemy import create_engine
+    from sqlalchemy.engine.default import DefaultDialect
+
+    kept = dict[str, Any]()
+
+    def sharing(*given: Any, **options: Any) -> Any:
+        engine: Any = create_engine(*given, **options)
+        engine._compiled_cache = kept.setdefault(engine.name, engine._compiled_cache)
+        return engine
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("app.storage.database.create_engine", sharing)
+        patched.setattr(DefaultDialect, "__eq__", lambda one, other: type(one) is type(other))
+        patched.setattr(DefaultDialect, "__hash__", lambda one: hash(type(one)))
         yield
 
 

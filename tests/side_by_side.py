@@ -1,7 +1,8 @@
 """`pytest --processes N` runs files of tests side by side, each in one of N processes.
 
 They are forked when all tests are collected, because importing and collecting them takes half a minute: once, and not
-once for each process. Each takes the next file, in the order of their names.
+once for each process. Each takes the next file, in the order of their names. First come all those of the browser, for
+one process: to start one takes as long as several tests of it.
 """
 
 import gc
@@ -31,7 +32,8 @@ def pytest_runtestloop(session: pytest.Session) -> object:
     number = session.config.getoption("processes")
     if number < 2 or session.testsfailed or session.config.option.collectonly:
         return None  # pytest's own loop
-    files = [list(items) for _, items in groupby(session.items, lambda item: item.path)]
+    items = sorted(session.items, key=is_for_any_process)
+    files = [list(some) for _, some in groupby(items, lambda item: is_for_any_process(item) and item.path)]
     for name in (*IMPORTED, *LATER):
         import_module(name)
     session.config._tmp_path_factory.getbasetemp()  # one folder of all processes
@@ -53,6 +55,10 @@ def pytest_runtestloop(session: pytest.Session) -> object:
     if session.shouldfail:
         raise session.Failed(session.shouldfail)
     return True
+
+
+def is_for_any_process(item: pytest.Item) -> bool:
+    return item.get_closest_marker("browser") is None
 
 
 def hand_out(session: pytest.Session, files: Files, processes: dict[Connection, Any]) -> None:

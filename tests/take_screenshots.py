@@ -13,8 +13,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from browser import Served, start_browser, until
-from test_app_accessibility import PAGES, filled, look, sign_in
+from browser import Browser, Served, until
+from test_app_accessibility import PAGES, filled, look
 from test_app_browser import Page
 
 from app.domain.answers import HandoffState
@@ -159,9 +159,9 @@ def main() -> None:
     pacing.IN_A_ROW = event_gate.EVENTS_IN_A_ROW = event_gate.MOST_PAGES = 10**6  # one browser opens all pages
     with tempfile.TemporaryDirectory() as folder:
         site = filled(Path(folder), show_technical=False)
-        driver = start_browser(Path(folder) / "chromium")
-        sign_in(driver, site)
-        page = Page(driver, site)
+        browser = Browser(Path(folder) / "chromium")
+        browser.sign_in(site)
+        page = Page(browser.driver, site)
         states = {name: ("/", show) for name, show in CHAT.items()}
         for name, (path, ready) in PAGES.items():
             states[f"{'chat' if path == '/' else 'admin'}-{name}"] = (
@@ -173,7 +173,7 @@ def main() -> None:
                 if name.startswith(wanted):
                     take(page, name, path, show)
         finally:
-            driver.quit()
+            browser.driver.quit()
             site.close()
 
 

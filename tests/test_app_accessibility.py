@@ -124,12 +124,6 @@ def filled(folder: Path, **settings: Any) -> Site:
     return site
 
 
-def sign_in(driver: Any, site: Site) -> None:
-    driver.get(site.url + "/admin/login")
-    see(driver, "#password").send_keys(site.password + "\n")
-    see(driver, "#wd-admin")
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     site = filled(tmp_path_factory.mktemp("desk"))
@@ -139,7 +133,7 @@ def site(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def driver(chromium, site):
-    sign_in(chromium.driver, site)
+    chromium.sign_in(site)
     yield chromium.driver
     chromium.forget()
 
@@ -168,11 +162,12 @@ def findings(driver: Any, rules: tuple[str, ...]) -> list[str]:
 @pytest.mark.parametrize("page", PAGES)
 def test_no_serious_finding_and_nothing_wider_than_the_screen(driver, site, page):
     path, ready = PAGES[page]
-    driver.get("about:blank")  # so that an address with another "#" is a new page, too
+    address = site.url + path.format(conversation=site.conversation)
     for name, (prefers, width) in LOOKS.items():
         look(driver, prefers, width)
         if name == "light":
-            driver.get(site.url + path.format(conversation=site.conversation))
+            if driver.current_url != address:  # the chat's page is opened once for both
+                driver.get(address)
             ready(driver)
             driver.execute_script(STILL)
         driver.execute_script(GO_DARK, prefers == "dark")

@@ -8,14 +8,14 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
-from anyio.from_thread import start_blocking_portal
-from desk_site import BASE, Site
-from fastapi.testclient import TestClient
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from desk_site import Site
 from quick_account import quick_account
 from starlette.routing import BaseRoute, Mount, Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from app.access.identity import COOKIE, Identity, new_token
 from app.domain.callers import Caller
@@ -98,12 +98,44 @@ def routes(site: Site) -> dict[str, str]:
     return found
 
 
-@pytest.fixture(scope="module")
-def doors(site):
-    """The guard before an application that answers 200 to everything, by caller. One event loop for the thousands of
-    requests: making one for each takes longer than all the rest.
+class Doors:
+    """The guard before an application that answers 200 to everything. headers: of each caller. It is called without a
+    client, which would take longer for the thousands of requests than all the rest.
     """
 
+    def __init__(self, guard: Guard, headers: dict[str, dict[str, str]], portal: BlockingPortal) -> None:
+        self._guard, self._headers, self._portal = guard, headers, portal
+
+    def passes(self, route: str, callers: Iterable[str] = CALLERS) -> set[str]:
+        method, path = route.split(" ", 1)
+        replies = self._portal.call(self._replies, method, path, callers)
+        assert {first["status"] for first, *_ in replies.values()} <= {200, 401, 403, 404}, route
+        return {name for name, (_, *rest) in replies.items() if b"let through" in [one.get("body") for one in rest]}
+
+    async def _replies(self, method: str, path: str, callers: Iterable[str]) -> dict[str, list[Message]]:
+        replies: dict[str, list[Message]] = {}
+
+        async def receive() -> Message:
+            return {"type": "http.request"}
+
+        for name in callers:
+            sent = replies[name] = []
+
+            async def send(message: Message, sent: list[Message] = sent) -> None:
+                sent.append(message)
+
+            headers = {"host": "127.0.0.1:7860", **self._headers[name]}
+            scope = {
+                **{"type": "http", "scheme": "http", "method": method, "path": unquote(path), "query_string": b""},
+                **{"client": ("10.0.0.1", 1), "server": ("127.0.0.1", 7860)},
+                "headers": [(key.encode(), value.encode()) for key, value in headers.items()],
+            }
+            await self._guard(scope, receive, send)
+        return replies
+
+
+@pytest.fixture(scope="module")
+def doors(site):
     async def inside(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"let through"})
@@ -118,20 +150,8 @@ def doors(site):
         account = accounts.named(name)
         assert account is not None
         headers[name] = {"cookie": f"{ADMIN_COOKIE.name}={sessions.start(account)}"}
-    clients = {name: TestClient(app, base_url=BASE, headers=headers[name], follow_redirects=False) for name in CALLERS}
     with start_blocking_portal() as portal:
-        for client in clients.values():
-            client.portal = portal
-        yield clients
-
-
-def passes(doors: dict[str, TestClient], route: str, callers: Iterable[str] = CALLERS) -> set[str]:
-    method, path = route.split(" ", 1)
-    for client in doors.values():
-        client.cookies.clear()  # of the chat page, which makes a visitor of nobody
-    replies = {name: doors[name].request(method, path) for name in callers}
-    assert {reply.status_code for reply in replies.values()} <= {200, 401, 403, 404}, route
-    return {name for name, reply in replies.items() if reply.text == "let through"}
+        yield Doors(app, headers, portal)
 
 
 def test_every_route_of_ours_has_a_row_and_every_row_a_route(site):
@@ -139,7 +159,7 @@ def test_every_route_of_ours_has_a_row_and_every_row_a_route(site):
 
 
 def test_who_is_let_through(doors):
-    assert {route: passes(doors, route) for route in TABLE} == TABLE
+    assert {route: doors.passes(route) for route in TABLE} == TABLE
 
 
 def test_of_gradio_only_what_the_pages_need_is_served(site, doors):
@@ -148,9 +168,9 @@ def test_of_gradio_only_what_the_pages_need_is_served(site, doors):
         if prefix == "own" or route in TABLE:
             continue
         path = route.split(" ", 1)[1].removeprefix(prefix)
-        if not passes(doors, route, ("ann", "admin", "key-admin")):
+        if not doors.passes(route, ("ann", "admin", "key-admin")):
             continue
-        allowed = passes(doors, route)
+        allowed = doors.passes(route)
         served[prefix] += 1
         expected = EVERYBODY if prefix == "" and OPEN_GRADIO.fullmatch(path) else GRADIO[prefix]
         assert allowed == expected, route
@@ -174,7 +194,7 @@ def split(routes: Iterable[str]) -> Iterator[list[str]]:
 def test_a_route_without_a_row_is_served_to_nobody(site, doors):
     assert find_rule("/new", "GET") is None
     for route in ("GET /new", "POST /healthz", "GET /admin/new", "DELETE /admin/documents", "GET /static/%2e%2e/x"):
-        assert passes(doors, route) == set()
+        assert doors.passes(route) == set()
 
 
 def test_the_page_on_security_says_what_each_way_in_takes():

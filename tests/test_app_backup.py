@@ -229,9 +229,8 @@ def test_a_database_that_the_desk_would_not_use_is_not_put_back_unsaid(tmp_path)
     assert f"name another database than {tmp_path}/newer/warmdesk.sqlite3" in note
 
 
-def test_a_restore_that_is_killed_is_undone_or_whole(tmp_path, monkeypatch):
+def test_a_restore_that_is_killed_is_undone_or_whole(tmp_path):
     """Killed at each line, and again while it is undone. Was wrong once: the second kill lost the database."""
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
     settings = filled(tmp_path / "desk")
     folder, made = settings.data_dir, back_up_folder(settings, tmp_path / "desk.tar.gz")
     (folder / "uploads/shop/one.md").write_text("# Other")
@@ -252,7 +251,6 @@ def test_a_restore_that_is_killed_is_undone_or_whole(tmp_path, monkeypatch):
 
 def test_a_restore_that_is_interrupted_twice_is_undone(tmp_path, monkeypatch):
     """At every ninth line, and again at one of those that undo it, with Ctrl-C: what cleans up then still runs."""
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
     settings = filled(tmp_path / "desk")
     folder, made = settings.data_dir, back_up_folder(settings, tmp_path / "desk.tar.gz")
     (folder / "uploads/shop/one.md").write_text("# Other")

@@ -1,7 +1,7 @@
 """The pages in a real browser: ask, read, open a source, reload, stop, hostile text, keyboard, admin. Needs
 Chromium.
 
-One server in a thread and one headless browser for all tests; each test opens the page anew.
+One server in a thread and one headless browser for all tests; most begin a new conversation on the page that is open.
 """
 
 from collections.abc import Iterator
@@ -26,11 +26,16 @@ class Page(Elements):
         self.driver.get("about:blank")
         self.driver.get(self.site.url + path)
 
+    def begin(self) -> None:
+        """A new conversation. To open the page takes two seconds."""
+        if self.all(".wd-new"):
+            self.press(".wd-new")
+        else:
+            self.go()
+        self.one(".wd-empty")
+
     def text(self, selector: str) -> str:
         return str(self.one(selector).text)
-
-    def ask(self, question: str) -> None:
-        self.one("#wd-box textarea").send_keys(question + "\n")
 
     def script(self, code: str) -> Any:
         return self.driver.execute_script(code)
@@ -93,7 +98,7 @@ def test_the_desk_in_chinese(page):
 
 
 def test_ask_read_open_a_source_and_find_it_again_after_a_reload(page):
-    page.go()
+    page.begin()
     assert "How can we help?" in page.text(".wd-empty")
     with page.held(20):
         page.ask("Can I send a lamp back?")
@@ -115,7 +120,7 @@ def test_ask_read_open_a_source_and_find_it_again_after_a_reload(page):
 
 
 def test_stop_keeps_the_part_and_the_next_question_works(page):
-    page.go()
+    page.begin()
     with page.held(12):
         page.ask("Can I stop this?")
         until(lambda: "30 days" in page.text("#wd-live .wd-text"))
@@ -127,7 +132,7 @@ def test_stop_keeps_the_part_and_the_next_question_works(page):
 
 
 def test_hostile_text_does_nothing(page):
-    page.go()
+    page.begin()
     page.ask("html <img src=x onerror=window.owned=9><script>window.owned=9</script>")
     page.press("#wd-transcript .wd-citation summary")
     assert "<script>window.owned=1</script>" in page.text(".wd-citation blockquote")
@@ -139,7 +144,7 @@ def test_hostile_text_does_nothing(page):
 
 def test_example_feedback_new_and_delete(page):
     desk = page.site.desk
-    page.go()
+    page.begin()
     page.press("[data-act=example]")
     page.press("#wd-transcript [data-value=up]")
     until(lambda: desk.said and desk.said[-1][1] == "up")
@@ -159,11 +164,10 @@ def test_a_conversation_is_found_renamed_deleted_and_brought_back(page):
     def titles() -> list[str]:
         return [one.title for one in desk.conversations(desk.first)]
 
-    page.go()
+    page.begin()
     page.ask("Where is my lamp?")
     page.one("#wd-transcript .wd-citation")
-    page.press(".wd-new")
-    page.one(".wd-empty")
+    page.begin()
     page.ask("Where is my zeppelin?")
     until(lambda: page.text("#wd-transcript .wd-bubble") == "Where is my zeppelin?")  # the answer is over
     until(lambda: len(page.all("#wd-list li")) > 1)
@@ -186,7 +190,7 @@ def test_a_conversation_is_found_renamed_deleted_and_brought_back(page):
 
 
 def test_asking_again_and_changing_the_question(page):
-    page.go()
+    page.begin()
     page.ask("Can I send a lamp back?")
     page.one("#wd-transcript [data-act=retry]")
     with page.held(12):
@@ -202,8 +206,8 @@ def test_asking_again_and_changing_the_question(page):
 
 def test_the_beginning_of_an_answer_stays_in_view(page):
     top = "return document.querySelector({}).getBoundingClientRect().top"
+    page.begin()
     with page.on_a_phone(height=480):  # an answer is taller than that
-        page.go()
         for question in ("Can I send a lamp back?", "Can I send a duvet back?"):
             with page.held(45):
                 page.ask(question)

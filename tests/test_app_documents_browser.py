@@ -27,11 +27,8 @@ def page(chromium, site):
     for number, (name, collection) in enumerate((("returns", "shop"), ("plain", "")), start=1):
         path = f"/help/{name}.md"
         site.desk.listed[path] = fake_document(path, f"About {name}", collection=collection, number=number)
+    chromium.sign_in(site)
     chromium.driver.get(site.url + "/admin/documents")
-    if fields := chromium.all("#password"):
-        fields[0].send_keys(site.password + "\n")
-        chromium.one("#wd-admin")
-        chromium.driver.get(site.url + "/admin/documents")
     yield chromium.driver
     chromium.leave()
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,11 @@ from forgetting import SECRET, files_with, kept, modules
 from forked import Forked
 from killing import kill_again, left_by_kills
 from sqlalchemy import select
-from tiny import build
 
 from app.desk.service import Service
 from app.domain.callers import STOPPED
 from app.domain.quality import FaqDraft
 from app.storage.begun import BEGUN_FILE, BegunWork
-from app.storage.database import open_database
 from app.storage.lock import OWNER_FILE, SOCKET_FILE, lock_data_folder
 from app.storage.tables import ConversationRow
 from app.support.faq import document_of
@@ -34,16 +31,6 @@ from cache.engine.running import Running
 from retrieval.documents import content_hash
 
 PAIR = FaqDraft(question="Can a kettle be mended?", answer="On Fridays, in Cork.")
-
-
-@pytest.fixture(autouse=True)
-def _no_power_cut(monkeypatch):
-    """What is written is there after a kill. Desks that are opened one after another share a model, and what the
-    database's library has compiled.
-    """
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
-    monkeypatch.setattr("app.desk.parts.open_database", cache(open_database))
-    monkeypatch.setattr("desks.build", cache(build))
 
 
 def kill_everywhere(

@@ -1,5 +1,6 @@
 """What a real browser sends while somebody types, and that it is worth it. Needs Chromium."""
 
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -24,14 +25,6 @@ def browser(chromium):
     chromium.forget()
 
 
-@pytest.fixture
-def site(tmp_path, browser):
-    site = Site(tmp_path)
-    yield site
-    browser.leave()
-    site.close()
-
-
 def type_at_once(browser: Browser, text: str) -> None:
     browser.driver.execute_script(TYPE, browser.one(BOX), text)
 
@@ -43,31 +36,27 @@ def opened(browser: Browser, site: Site | RealSite) -> None:
     until(lambda: browser.driver.find_elements("css selector", ".wd-hint"))
 
 
-def test_the_text_is_sent_after_a_pause_and_taken_back_when_it_is_cleared(browser, site):
-    opened(browser, site)
-    type_at_once(browser, "How long do returns")
-    until(lambda: site.desk.typed)
-    browser.one(BOX).send_keys(Keys.CONTROL, "a", Keys.NULL, Keys.BACKSPACE)
-    until(lambda: len(site.desk.typed) == 2)
-    type_at_once(browser, "How long do returns take")
-    until(lambda: len(site.desk.typed) == 3)
-    browser.leave()
-    until(lambda: len(site.desk.typed) == 4)
-    texts = [text for text, _ in site.desk.typed]
-    assert texts == ["How long do returns", "", "How long do returns take", ""]
-    assert browser.problems() == []
-
-
-def test_it_is_sent_with_its_conversation_and_does_not_disturb_the_answer(browser, site):
-    opened(browser, site)
-    browser.one(BOX).send_keys("Can I send a lamp back?\n")
-    until(lambda: browser.all("#wd-transcript .wd-citation"))
-    until(lambda: "#" in browser.driver.current_url)
-    conversation = browser.driver.current_url.partition("#")[2]
-    type_at_once(browser, "And the shade of it")
-    until(lambda: ("And the shade of it", conversation) in site.desk.typed)
-    assert browser.one(BOX).get_property("value") == "And the shade of it"
-    assert [bubble.text for bubble in browser.all("#wd-transcript .wd-bubble")] == ["Can I send a lamp back?"]
+def test_the_text_is_sent_after_a_pause_with_its_conversation_and_taken_back_when_it_is_cleared(browser, tmp_path):
+    with closing(Site(tmp_path)) as site:
+        typed = site.desk.typed
+        opened(browser, site)
+        type_at_once(browser, "How long do returns")
+        until(lambda: typed)
+        browser.one(BOX).send_keys(Keys.CONTROL, "a", Keys.NULL, Keys.BACKSPACE)
+        until(lambda: len(typed) == 2)
+        assert typed == [("How long do returns", None), ("", None)]
+        browser.ask("Can I send a lamp back?")
+        until(lambda: browser.all("#wd-transcript .wd-citation"))
+        until(lambda: "#" in browser.driver.current_url)
+        conversation = browser.driver.current_url.partition("#")[2]
+        typed.clear()
+        type_at_once(browser, "And the shade of it")
+        until(lambda: typed)
+        assert browser.one(BOX).get_property("value") == "And the shade of it", "the answer is not disturbed"
+        assert [bubble.text for bubble in browser.all("#wd-transcript .wd-bubble")] == ["Can I send a lamp back?"]
+        browser.leave()
+        until(lambda: len(typed) == 2)
+        assert typed == [("And the shade of it", conversation), ("", conversation)]
     assert browser.problems() == []
 
 
@@ -75,8 +64,7 @@ def test_typing_a_question_brings_its_passages_to_memory_before_it_is_sent(brows
     with small_desk(tmp_path / "desk", show_technical=True) as desk:
         desk.ingest([write_pages(tmp_path / "pages")], warm=False)
         desk.prepare()
-        site = RealSite(desk)
-        try:
+        with closing(RealSite(desk)) as site:
             opened(browser, site)
             assert not desk.engine.store.device.entries
             browser.one(BOX).send_keys("How long do returns take?")
@@ -87,7 +75,5 @@ def test_typing_a_question_brings_its_passages_to_memory_before_it_is_sent(brows
             rows: Any = desk.overview().modules
             assert {row.misses for row in rows if row.hits} == {0}
             assert sum(row.hits for row in rows) >= 2
-        finally:
             browser.leave()
-            site.close()
     assert browser.problems() == []

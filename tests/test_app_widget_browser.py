@@ -84,9 +84,9 @@ class Widget(Elements):
     def leave(self) -> None:
         self.driver.switch_to.default_content()
 
-    def ask(self, question: str) -> None:
-        until(lambda: self.all("#wd-send"))
-        self.one("#wd-box").send_keys(question + "\n")
+    def ask(self, question: str, box: str = "#wd-box") -> None:
+        self.one("#wd-send")
+        super().ask(question, box)
 
     def said(self, selector: str, words: str) -> None:
         until(lambda: any(words in e.text for e in self.all(selector)))

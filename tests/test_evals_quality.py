@@ -183,11 +183,10 @@ def test_full_attention_has_no_distance_from_itself_and_others_have(bench):
     )
 
 
-def test_a_run_goes_on_where_it_stopped(bench, monkeypatch):
+def test_a_run_goes_on_where_it_stopped(bench):
     cases, asked, run = [a_case(), a_case(id="y")], list[str](), bench.run
     kept = io.StringIO()
     kept.fileno = lambda: 1
-    monkeypatch.setattr("os.fsync", lambda descriptor: None)
     first = run_missing(bench, cases[:1], ["fast"], kept, lambda line: None)
     kept.write('{"case": "y", "outc')  # cut by an interruption
     bench.run = lambda case, names: asked.append(case.id) or run(case, names)
