@@ -42,6 +42,13 @@ def test_an_agent_begins_at_a_page_of_agents(site):
     agent = site.client()
     signed_in = agent.post("/admin/login", data={"name": "ann", "password": password})
     assert (signed_in.status_code, signed_in.headers["location"]) == (303, "/admin/queue")
+    for back, location in (("/admin/queue/7", "/admin/queue/7"), ("//evil.example", "/admin/queue")):
+        again = agent.post("/admin/login", params={"next": back}, data={"name": "ann", "password": password})
+        assert again.headers["location"] == location
+    form = agent.get("/admin/login", params={"next": "/admin/queue/7"}).text
+    assert (
+        'action="/admin/login?next=%2Fadmin%2Fqueue%2F7"' in form or 'action="/admin/login?next=/admin/queue/7"' in form
+    )
     sent_on = agent.get("/admin/", headers=HTML)
     assert (sent_on.status_code, sent_on.headers["location"]) == (303, "/admin/queue")
     page = agent.get("/admin/queue", headers=HTML)

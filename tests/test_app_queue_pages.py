@@ -131,6 +131,15 @@ def test_what_went_back_is_open_to_whoever_had_it(office):
     assert office.ben.get(left).status_code == 404, "nobody took it"
 
 
+def test_a_transcript_names_the_agent_who_wrote(office):
+    case, conversation = office.waiting()
+    office.ann.post(f"{case}/take", json={})
+    office.ann.post(f"{case}/answer", json={"text": "I look for it."})
+    page = office.site.admin().get(f"/admin/conversations/{conversation}", headers={"accept": "text/html"}).text
+    written = page[page.index("I look for it.") - 300 : page.index("I look for it.")]
+    assert "Ann</h3>" in written
+
+
 def test_hostile_text_stays_text_for_agents(office):
     case, conversation = office.waiting(HOSTILE)
     office.customers.to_person(HOSTILE, conversation, "v-ann")

@@ -22,7 +22,6 @@ from app.web.guard import ADMIN as ADMIN_COOKIE
 from app.web.guard import Site, come_again
 from app.web.rendering import admin_words, page_language, render
 
-
 _PAGE = re.compile(r"/admin(?:/[a-z0-9-]{1,40}){1,4}")  # where an ended sign-in returns to
 
 
