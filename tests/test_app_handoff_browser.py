@@ -42,8 +42,12 @@ def test_a_customer_and_an_agent_talk_and_the_machine_takes_over_again(site, bro
     customer.one("#wd-transcript .wd-citation, #wd-transcript .wd-answer")
     customer.press("[data-person=ask]")
     assert customer.sees("#wd-handoff", "You are number 1 in the queue.")
+    agent.driver.execute_script("arguments[0].focus()", agent.one("#wd-rows a"))
     customer.ask("It was a present.")
     assert agent.sees("#wd-rows", "It was a present.")
+    assert agent.driver.execute_script("return document.activeElement.matches('#wd-rows a')")
+    assert agent.driver.find_element("id", "wd-news").get_attribute("textContent").startswith("(1) ")
+    assert "ago" in agent.one("#wd-rows time").text or "minute" in agent.one("#wd-rows time").text
     agent.press("#wd-rows a")
     assert agent.sees("#wd-turns", "Can gift cards be returned?")
     agent.press("#wd-turns summary")

@@ -147,6 +147,9 @@ def test_ask_in_a_page_of_another_site(widget, site):
     widget.press("[data-act=new]")
     widget.one(".wd-examples button")
     assert widget.all(".wd-bubble") == []
+    widget.press("#wd-back")
+    widget.said("#wd-transcript .wd-bubble", "Can I return a lamp?")
+    assert not widget.driver.find_element("id", "wd-back").is_displayed()
 
 
 def test_what_is_typed_is_sent_before_it_is_asked(widget, site):

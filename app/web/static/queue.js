@@ -12,8 +12,10 @@ function draw(id, html) {
   if (drawn[id] === html) return;
   const first = drawn[id] === undefined;
   const typed = id === "wd-controls" ? unsent(first) : "";
+  const at = document.activeElement?.getAttribute("href");
   drawn[id] = html;
   document.getElementById(id).innerHTML = html;
+  if (at) document.getElementById(id).querySelector(`a[href="${CSS.escape(at)}"]`)?.focus();
   if (typed) keep(typed);
   if (id === "wd-controls" && !first) document.getElementById("wd-answer")?.focus();
 }
@@ -45,14 +47,24 @@ function drawTurns(html) {
 function showTimes() {
   for (const time of document.querySelectorAll("time[datetime]")) {
     const moment = new Date(time.dateTime);
-    time.textContent = moment.toLocaleString(document.documentElement.lang, { dateStyle: "medium", timeStyle: "short" });
+    const exact = moment.toLocaleString(document.documentElement.lang, { dateStyle: "medium", timeStyle: "short" });
+    time.textContent = rows ? ago(moment) : exact;
+    time.title = exact;
   }
+}
+const since = new Intl.RelativeTimeFormat(document.documentElement.lang, { style: "short", numeric: "auto" });
+function ago(moment) {
+  const minutes = Math.round((moment - Date.now()) / 60_000);
+  if (minutes > -60) return since.format(minutes, "minute");
+  return minutes > -1440 ? since.format(Math.round(minutes / 60), "hour") : since.format(Math.round(minutes / 1440), "day");
 }
 
 function show(now) {
   if (rows) {
     draw("wd-rows", now.rows);
+    showTimes();
     document.title = now.waiting ? `(${now.waiting}) ${title}` : title;
+    document.getElementById("wd-news").textContent = document.title;
   } else {
     drawTurns(now.turns);
     draw("wd-controls", now.controls);

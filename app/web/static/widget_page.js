@@ -1,8 +1,8 @@
 // The chat within a page of another site. A frame there has no cookies: the visitor's token is kept here and sent in a
 // header. One that the page hands over is used and not kept, because it is the page that knows who is signed in.
 const $ = (selector) => document.querySelector(selector);
-const { scroller, transcript, live, handoff, form, box, send, stop, spoken } = Object.fromEntries(
-  ["scroller", "transcript", "live", "handoff", "form", "box", "send", "stop", "spoken"].map((id) => [id, $(`#wd-${id}`)]),
+const { scroller, transcript, live, back, handoff, form, box, send, stop, spoken } = Object.fromEntries(
+  ["scroller", "transcript", "live", "back", "handoff", "form", "box", "send", "stop", "spoken"].map((id) => [id, $(`#wd-${id}`)]),
 );
 const words = document.body.dataset;
 const origins = JSON.parse(words.origins);
@@ -41,6 +41,7 @@ const answering = (on) => { send.hidden = on; stop.hidden = !on; };
 
 const draw = (view) => {
   if (view.conversation_id !== undefined) { conversation = view.conversation_id; kept("conversation", conversation); }
+  back.hidden = conversation !== "" || !kept("last");
   if (view.transcript !== undefined) transcript.innerHTML = view.transcript;
   if (view.live !== undefined) live.innerHTML = view.live;
   if (view.box !== undefined) box.value = view.box;
@@ -109,7 +110,8 @@ const leave = () => parent.postMessage({ warmdesk: "close" }, "*"); // says noth
 
 const acts = {
   close: leave,
-  new: () => { box.value = ""; open(""); box.focus(); },
+  new: () => { if (conversation) kept("last", conversation); box.value = ""; open(""); box.focus(); },
+  back: () => { open(kept("last")); box.focus(); },
   example: (button) => ask(button.dataset.text),
   retry: () => ask(lastQuestion(), true),
   edit: () => { box.value = lastQuestion(); form.dataset.editing = "yes"; box.focus(); },
@@ -135,6 +137,7 @@ const erase = async () => {
   try {
     await own("/my-data/delete", { method: "POST" });
     if (!signed) { token = ""; kept("visitor", ""); } // a new visitor from now on
+    kept("last", "");
     $(".wd-data").open = false;
     await open("");
   } catch (error) { fail(error); }
