@@ -281,7 +281,7 @@ def rules(desk: Service, before: dict[str, list[str]], changed: set[str], count:
             assert are_nearest(desk, name, near, count), name
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_any_history_of_ingesting_and_forgetting(tmp_path, seed):
     rng = random.Random(seed)
     words = ["return", "refund", "parcel", "card", "gift", "store", "days", "money", "voucher", "size", "repair"]

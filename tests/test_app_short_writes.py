@@ -154,12 +154,12 @@ def test_a_collection_is_forgotten_and_a_folder_emptied_document_by_document(tmp
     assert max(rows) < 12
 
 
-def test_customers_are_answered_while_hundreds_of_passages_are_forgotten():
-    """Of thousands: `make forgetting`."""
-    result = forgetting_beside.measure(passages=200, customers=6)
+def test_customers_are_answered_while_many_passages_are_forgotten():
+    """While thousands are: `make forgetting`."""
+    result = forgetting_beside.measure(passages=100, customers=4)
     assert result["findings"] == []
-    assert result["forgotten"] == 200
-    assert result["answered"] >= 6
+    assert result["forgotten"] == 100
+    assert result["answered"] >= 4
 
 
 def test_answers_lose_a_document_some_at_a_time(database, monkeypatch):

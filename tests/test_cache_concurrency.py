@@ -1,4 +1,4 @@
-"""Two hundred requests over thirty modules on one small engine, one after another and from eight threads: every answer
+"""Many requests over thirty modules on one small engine, one after another and from eight threads: every answer
 is the one that a fresh engine gives to that request alone.
 """
 
@@ -19,7 +19,7 @@ from cache.memory.disk import DiskTier
 from cache.pml.binding import Registry, module_segments
 from cache.pml.parser import parse_prompt, parse_schema
 
-REQUESTS = 100
+REQUESTS = 60
 THREADS = 8
 TOKENS = 4
 ARENA = 700  # tokens of KV memory: about half of the modules, so that they come and go

@@ -27,10 +27,7 @@ from cache.engine.waiting import RowScoring
 from cache.errors import CapacityError
 
 CPU = torch.device("cpu")
-PAGES = [
-    make_segment(f"page {n}", f"Page {n}: " + "returns take a while, and so does shipping. " * n, SYSTEM)
-    for n in range(4)
-]
+PAGES = [make_segment(f"page {n}", f"Page {n}: " + "returns take a while. " * n, SYSTEM) for n in range(4)]
 
 
 def short_of_memory(model: Any, monkeypatch: pytest.MonkeyPatch, fails: Callable[[list[int]], bool]) -> None:

@@ -38,7 +38,7 @@ def training(
     def example_at(step: int) -> TrainingExample:
         return replace(example, gaps=(step % 3, 0, 1))
 
-    return AdapterTraining(stock("llama"), example_at, [example], schedule, folder, subject=subject)
+    return AdapterTraining(stock(layers=2), example_at, [example], schedule, folder, subject=subject)
 
 
 @pytest.mark.parametrize("left_contexts", [LEFT_CONTEXTS, (LEFT_CONTEXTS[0], (), LEFT_CONTEXTS[0])])
@@ -56,14 +56,14 @@ def test_a_query_sees_what_a_request_sees(left_contexts, tmp_path):
             at = spans[-1].end
         spans.append(Span(start=at, tokens=(*query.question, *query.answer[:-1])))
         row += len(query.answer)
-        expected = oracle_logits(stock("llama"), Plan(spans=tuple(spans)))
+        expected = oracle_logits(stock(layers=2), Plan(spans=tuple(spans)))
         assert (logits[row] - expected).abs().max() < 1e-4
 
 
 def test_with_full_attention_a_query_is_an_ordinary_prompt(tmp_path):
-    hf = stock("llama")
+    hf = stock(layers=2)
     example = replace(EXAMPLE, gaps=(0, 0, 0), queries=QUERIES[:1])
-    one = AdapterTraining(stock("llama"), lambda step: example, [example], SCHEDULE, tmp_path, subject="tiny")
+    one = AdapterTraining(stock(layers=2), lambda step: example, [example], SCHEDULE, tmp_path, subject="tiny")
     with torch.no_grad():
         logits = one._model.logits(example, modular=False)
         tokens = [*PREFIX, *(t for module in MODULES for t in module), *QUERIES[0].question, *QUERIES[0].answer[:-1]]
@@ -124,7 +124,7 @@ def test_examples_of_a_step_count_alike(objective, tmp_path, monkeypatch):
     for number, examples in enumerate((pair, pair[:1], pair[1:])):
         schedule = replace(SCHEDULE, steps=1, objective=objective, modular_share=1.0, batch_size=len(examples))
         folder = tmp_path / str(number)
-        AdapterTraining(stock("llama"), examples.__getitem__, [EXAMPLE], schedule, folder, subject="tiny").run(
+        AdapterTraining(stock(layers=2), examples.__getitem__, [EXAMPLE], schedule, folder, subject="tiny").run(
             lambda progress: None
         )
     assert max(gradient.abs().max() for gradient in moved[0]) > 1e-4
@@ -157,7 +157,7 @@ def test_how_far_full_attention_moved_is_told_apart(tmp_path):
 
 
 def test_the_optimizer_keeps_what_the_model_rounds(tmp_path):
-    hf = stock("llama", dtype=torch.bfloat16)
+    hf = stock(dtype=torch.bfloat16, layers=2)
     one = AdapterTraining(hf, lambda number: EXAMPLE, [EXAMPLE], SCHEDULE, tmp_path, subject="tiny")
     one.run(lambda progress: None)
     rounded = [parameter.bfloat16() for parameter in one._parameters]
@@ -240,21 +240,21 @@ def test_training_that_does_harm_leaves_an_adapter_that_changes_nothing(tmp_path
     one.run(lambda progress: None)
     assert one.state.best == one.state.before
     assert one.state.held_out > one.state.best
-    merged, _ = merge_adapter(stock("llama"), tmp_path)
-    for name, parameter in stock("llama").named_parameters():
+    merged, _ = merge_adapter(stock(layers=2), tmp_path)
+    for name, parameter in stock(layers=2).named_parameters():
         assert torch.allclose(merged.get_parameter(name), parameter, atol=1e-6)
 
 
 def test_a_merged_adapter_answers_as_the_trained_model(tmp_path):
     one = training(tmp_path, replace(SCHEDULE, steps=20, evaluate_every=20, modular_share=1.0))
     one.run(lambda progress: None)
-    merged, fingerprint = merge_adapter(stock("llama"), tmp_path)
+    merged, fingerprint = merge_adapter(stock(layers=2), tmp_path)
     example = replace(EXAMPLE, gaps=(0, 0, 0), queries=QUERIES[:1])
     packed = pack(example, modular=False)
     with torch.no_grad():
         trained = one._model.logits(example, modular=False)[-1]
         logits = merged(input_ids=packed.tokens, position_ids=packed.positions, use_cache=False).logits[0, -1]
-        plain = stock("llama")(input_ids=packed.tokens).logits[0, -1]
+        plain = stock(layers=2)(input_ids=packed.tokens).logits[0, -1]
     assert fingerprint == adapter_fingerprint(tmp_path)
     assert (trained - plain).abs().max() > 0.1
     assert (trained - logits).abs().max() < 0.1, "half precision on disk"
@@ -263,10 +263,10 @@ def test_a_merged_adapter_answers_as_the_trained_model(tmp_path):
 def test_an_adapter_on_top_of_another_brings_it_along(tmp_path):
     for name, seed in (("first", 0), ("second", 1)):
         training(tmp_path / name, replace(SCHEDULE, seed=seed)).run(lambda progress: None)
-    plain, fingerprint = merge_adapter(stock("llama"), tmp_path / "second")
-    expected, _ = merge_adapter(merge_adapter(stock("llama"), tmp_path / "first")[0], tmp_path / "second")
+    plain, fingerprint = merge_adapter(stock(layers=2), tmp_path / "second")
+    expected, _ = merge_adapter(merge_adapter(stock(layers=2), tmp_path / "first")[0], tmp_path / "second")
     keep_base(tmp_path / "second", tmp_path / "first")
-    both, other = merge_adapter(stock("llama"), tmp_path / "second")
+    both, other = merge_adapter(stock(layers=2), tmp_path / "second")
     for name, weights in both.state_dict().items():
         assert torch.equal(weights, expected.state_dict()[name]), name
     assert other != fingerprint
@@ -280,16 +280,16 @@ def test_an_adapter_on_top_of_another_brings_it_along(tmp_path):
 def test_an_adapter_is_merged_as_by_peft_and_without_it(tmp_path, monkeypatch):
     """Was wrong once: peft took three of the engine's 15 seconds at each start."""
     training(tmp_path).run(lambda progress: None)
-    by_peft = PeftModel.from_pretrained(stock("llama"), tmp_path).merge_and_unload().state_dict()
+    by_peft = PeftModel.from_pretrained(stock(layers=2), tmp_path).merge_and_unload().state_dict()
     monkeypatch.setitem(sys.modules, "peft", None)
-    merged = merge_adapter(stock("llama"), tmp_path)[0].state_dict()
+    merged = merge_adapter(stock(layers=2), tmp_path)[0].state_dict()
     assert merged.keys() == by_peft.keys()
     assert all(torch.equal(weight, by_peft[name]) for name, weight in merged.items())
-    assert any(not torch.equal(weight, merged[name]) for name, weight in stock("llama").state_dict().items())
+    assert any(not torch.equal(weight, merged[name]) for name, weight in stock(layers=2).state_dict().items())
     config = tmp_path / "adapter_config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"use_rslora": True}))
     with pytest.raises(ImportError, match="peft"):
-        merge_adapter(stock("llama"), tmp_path)
+        merge_adapter(stock(layers=2), tmp_path)
 
 
 @pytest.mark.parametrize("changed", ["adapter_config.json", "adapter_model.safetensors", "base/adapter_config.json"])
@@ -306,7 +306,7 @@ def test_every_file_of_an_adapter_is_part_of_its_fingerprint(tmp_path, changed):
 
 def test_what_is_no_adapter_is_refused_in_one_line(tmp_path):
     with pytest.raises(ModelError, match="there is no adapter in"):
-        merge_adapter(stock("llama"), tmp_path)
+        merge_adapter(stock(layers=2), tmp_path)
     one = training(tmp_path)
     one.run(lambda progress: None)
     with pytest.raises(ModelError, match="does not fit the model") as caught:
@@ -314,7 +314,7 @@ def test_what_is_no_adapter_is_refused_in_one_line(tmp_path):
     assert "\n" not in str(caught.value)
     (tmp_path / "adapter_model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1")
     with pytest.raises(ModelError, match="does not fit the model"):
-        merge_adapter(stock("llama"), tmp_path)
+        merge_adapter(stock(layers=2), tmp_path)
     with pytest.raises(ModelError, match=r"cannot encode passages separately.*sliding window"):
         AdapterTraining(stock("gemma2"), lambda step: EXAMPLE, [EXAMPLE], SCHEDULE, tmp_path / "x", subject="tiny")
     with pytest.raises(ModelError, match="has none of the layers"):

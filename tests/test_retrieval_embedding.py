@@ -1,5 +1,6 @@
 """Embedders: the contract every one keeps, and the bundled model offline."""
 
+import json
 import os
 import platform
 import socket
@@ -11,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from german_help import DOCUMENTS, QUESTIONS
 from meanings import retriever_of
 
 from durable import FLAGS
@@ -194,11 +194,14 @@ def _refused(*_: object) -> None:
 
 
 def test_german_questions_find_their_documents(bundled):
-    titles = list(DOCUMENTS)
-    windows = {at: window_texts((title,), DOCUMENTS[title]) for at, title in enumerate(titles)}
+    """In the forms of words that customers use."""
+    help_centre = json.loads(Path(__file__).with_name("german_help.json").read_text(encoding="utf-8"))
+    documents, questions = help_centre["documents"], help_centre["questions"]
+    titles = list(documents)
+    windows = {at: window_texts((title,), documents[title]) for at, title in enumerate(titles)}
     retriever = retriever_of(windows, bundled)
-    found = [[titles[hit.id] for hit in retriever.search([retriever.query(asked)], 3)] for asked, _ in QUESTIONS]
-    right = [title for _, title in QUESTIONS]
+    found = [[titles[hit.id] for hit in retriever.search([retriever.query(asked)], 3)] for asked, _ in questions]
+    right = [title for _, title in questions]
     assert sum(best == title for (best, *_), title in zip(found, right, strict=True)) >= 27
     assert all(title in three for three, title in zip(found, right, strict=True))
 

@@ -102,7 +102,7 @@ def test_there_is_a_sample_of_every_format(tmp_path):
 def test_damaged_files_give_a_document_or_one_line(tmp_path, suffix, reader):
     chance = random.Random(suffix)
     path, data = tmp_path / f"a{suffix}", SAMPLES[suffix]
-    for number in range(24):
+    for number in range(15):
         damaged = bytearray(data)
         if number % 3 == 0:
             del damaged[chance.randrange(len(data)) :]
@@ -120,7 +120,7 @@ def test_damaged_parts_inside_office_files(tmp_path, suffix, reader):
     """Flips in the XML itself, which those in compressed bytes never reach: their checksum fails before."""
     chance = random.Random(suffix)
     part = zipfile.ZipFile(io.BytesIO(OFFICE[suffix])).read(MAIN_PART[suffix])
-    for number in range(10):
+    for number in range(6):
         damaged = bytearray(part)
         if number % 2:
             del damaged[chance.randrange(len(part)) :]
