@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from app.storage.database import open_database
+
 COMMAND = """
 import atexit, sys
 import app.cli.main
@@ -49,6 +51,21 @@ def test_a_list_loads_no_library_of_models(tmp_path):
         [sys.executable, "-c", LISTS, str(tmp_path / "desk")], capture_output=True, text=True, timeout=60
     )
     assert (ran.returncode, ran.stdout.splitlines()[-1:]) == (0, ["loaded"]), ran.stdout + ran.stderr
+
+
+def test_documents_are_listed_without_what_only_others_need(tmp_path):
+    """Was wrong once: bars of progress, PostgreSQL and a library of settings took a third of a second."""
+    open_database(f"sqlite:///{tmp_path}/warmdesk.sqlite3").close()
+    program = """
+import atexit, sys
+from app.cli.main import run
+unused = {"rich", "pydantic_settings", "sqlalchemy.dialects.postgresql", "alembic", "numpy", "torch"}
+atexit.register(lambda: print("loaded", *sorted(unused & sys.modules.keys())))
+run()
+"""
+    command = [sys.executable, "-c", program, "documents", "--json", "--data-dir", str(tmp_path)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout.splitlines()) == (0, ['{"documents": []}', "loaded"]), ran.stdout + ran.stderr
 
 
 def test_a_reader_that_leaves_is_no_error():

@@ -67,6 +67,16 @@ def test_every_document_and_passage_is_counted_once(tmp_path):
     assert first.passages_per_second
 
 
+def test_new_files_are_not_looked_for_one_by_one(tmp_path, pages, monkeypatch):
+    """Was wrong once: the first of 400 files was read a second later, and the first of 10,000 files half a minute."""
+    looked = list[str]()
+    with small_desk(tmp_path / "desk", neighbours=0) as desk:
+        find = desk.library.find
+        monkeypatch.setattr(desk.library, "find", lambda path: (looked.append(path), find(path))[1])
+        desk.ingest([pages], warm=False)
+        assert sorted(looked) == [document.path for document in desk.documents()]
+
+
 def test_passages_of_another_length_are_other_passages(tmp_path, pages):
     with small_desk(tmp_path / "desk") as desk:
         desk.ingest([pages])

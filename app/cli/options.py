@@ -2,6 +2,7 @@
 failed command.
 """
 
+import gc
 import json
 import logging
 import os
@@ -125,9 +126,17 @@ def takes(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 @contextmanager
 def open_service(settings: Settings, purpose: str) -> Iterator[Any]:
     """Open a service that may write, with the data folder locked. A server's is opened in `app.cli.served`."""
-    from app.desk.disk_room import make_room
-    from app.desk.service import Service
-    from app.storage.lock import lock_data_folder
+    from app.domain.threads import in_own_thread
+
+    in_own_thread(load_languages)
+    gc.disable()  # imports make objects that stay
+    try:
+        from app.desk.disk_room import make_room
+        from app.desk.service import Service
+        from app.storage.lock import lock_data_folder
+    finally:
+        gc.freeze()
+        gc.enable()
 
     with lock_data_folder(settings.data_dir, purpose, lambda: make_room(settings)), Service(settings) as service:
         service.finish_begun()
@@ -154,6 +163,13 @@ def open_stored(settings: Settings) -> "Iterator[Database]":
         )
     with closing(open_database(settings.database_url, upgrade=False)) as database:
         yield database
+
+
+def load_languages() -> None:
+    """Load what recognises languages: half a second of decompression, during which the rest is imported."""
+    from retrieval.text.terms import language_of
+
+    language_of("a")
 
 
 def recorded(service: Any) -> "Changes":

@@ -1,14 +1,10 @@
-"""The output of commands for people, and bars of progress on stderr."""
+"""The output of commands for people, and bars of progress on stderr. Lists do without rich, which takes a moment."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from app.domain.answers import Answer, Overview
 from app.domain.documents import StoredDocument, SyncedFolder
@@ -20,6 +16,8 @@ from app.domain.statistics import Savings
 from app.domain.words import size
 
 if TYPE_CHECKING:  # a list is printed without the libraries of its subject
+    from rich.progress import Progress, ProgressColumn
+
     from app.desk.doctor import Check
     from app.storage.people import ApiKey
     from cache.training.trainer import TrainingProgress
@@ -188,6 +186,9 @@ def print_overview(overview: Overview) -> None:
 
 
 def print_checks(checks: "Iterable[Check]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(box=None, show_header=False, pad_edge=False)
     for check in checks:
         table.add_row("ok" if check.ok else "NOT OK", check.name, check.detail)
@@ -222,9 +223,10 @@ def print_savings(savings: Savings) -> None:
 @contextmanager
 def progress_bar() -> Iterator[Report]:
     """A bar per stage on stderr; nothing if stderr is not a terminal."""
-    console = Console(file=sys.stderr)
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+
     columns = (TextColumn("{task.description:18}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+    with _bars(*columns) as bars:
         tasks: dict[str, Any] = {}
 
         def report(stage: str, done: int, total: int) -> None:
@@ -237,16 +239,25 @@ def progress_bar() -> Iterator[Report]:
 
 @contextmanager
 def training_bar() -> "Iterator[Callable[[TrainingProgress], None]]":
-    console = Console(file=sys.stderr)
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
     columns = (TextColumn("{task.description:54}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+    with _bars(*columns) as bars:
         task = bars.add_task("Training", total=1.0)
 
         def report(training: "TrainingProgress") -> None:
             loss = f"loss {training.loss:.3f}, held out {training.held_out:.3f}"
             shown = f"step {training.step}, {loss}, {training.tokens_per_s:.0f} tokens/s"
             bars.update(task, completed=training.done, description=shown)
-            if not console.is_terminal and training.step % 10 == 0:
+            if bars.disable and training.step % 10 == 0:
                 print(f"{training.done:.0%} {shown}", file=sys.stderr, flush=True)
 
         yield report
+
+
+def _bars(*columns: "ProgressColumn") -> "Progress":
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(file=sys.stderr)
+    return Progress(*columns, console=console, disable=not console.is_terminal)

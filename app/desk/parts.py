@@ -19,6 +19,7 @@ from app.desk.calibration import Calibration, answer_mode_of, find_calibration, 
 from app.domain.errors import DeskError
 from app.domain.setting_types import AnswerMode, ModelServer, Policy, key_for
 from app.domain.settings import Settings
+from app.domain.threads import in_own_thread
 from app.knowledge.finder import Finder, StatementStore
 from app.knowledge.ingest import Ingestion
 from app.knowledge.prompts import PromptBuilder
@@ -244,12 +245,13 @@ class Parts:
 
     @part
     def _answering(self) -> Answering:
+        engine = in_own_thread(lambda: self.engine)  # loads its model while the models of the search are loaded
         return Answering(
             self.settings,
             self.library,
             self.history,
             self.finder,
-            self.engine,
+            engine.result(),
             self.prompts,
             self._in_flight,
             self.policy,

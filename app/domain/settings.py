@@ -9,12 +9,12 @@ Out of scope: whether a model, device or database exists, and changes while the 
 
 import difflib
 import tomllib
+from collections import ChainMap
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from pydantic import TypeAdapter, ValidationError
-from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from app.domain.errors import DeskError
 from app.domain.setting_groups import (
@@ -48,7 +48,6 @@ class Settings(
     SearchSettings,
     AnswerSettings,
     PageSettings,
-    BaseSettings,
 ):
     """All settings, and the paths that follow from them. Making one writes nothing to disk.
 
@@ -56,14 +55,7 @@ class Settings(
     file. Raises pydantic's ValidationError for a wrong value.
     """
 
-    model_config = SettingsConfigDict(frozen=True, extra="forbid", strict=True)
-
-    @classmethod
-    def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, *args: Any, **kwargs: Any
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Use given values only: see `load_settings`."""
-        return (init_settings,)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
 
     @property
     def model_server(self) -> ModelServer | None:
@@ -130,12 +122,11 @@ GROUPS = tuple(
 )
 
 
-class _Source(InitSettingsSource):
+class _Source(NamedTuple):
     """Values by key, and the place where each was set, in words."""
 
-    def __init__(self, values: Mapping[str, object], place: Callable[[str], str]) -> None:
-        super().__init__(Settings, dict(values))
-        self.place = place
+    values: Mapping[str, object]
+    place: Callable[[str], str]
 
 
 def load_settings(flags: Mapping[str, object], environ: Mapping[str, str]) -> Settings:
@@ -174,12 +165,13 @@ def value_in(key: str, text: str) -> Any:
 
 
 def _merged(*sources: _Source) -> Settings:
+    """Return the settings of several sources; of the first one that has a key."""
     try:
-        return Settings(_build_sources=(sources, {}))  # type: ignore[call-arg]  # mypy sees the fields only
+        return Settings.model_validate(dict(ChainMap(*(dict(source.values) for source in sources))))
     except ValidationError as error:
         wrong = error.errors()[0]
     key = str(wrong["loc"][0])
-    place = next(source.place(key) for source in sources if key in source.init_kwargs)
+    place = next(source.place(key) for source in sources if key in source.values)
     known = Settings.model_fields
     if key not in known:
         near = difflib.get_close_matches(key, known)

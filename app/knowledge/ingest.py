@@ -196,7 +196,10 @@ class Ingestion:
         try:
             files = [(path, problem or self._problem_of_name(path)) for path, problem in find_files(paths)]
             collection = options.get("collection", "")
-            unchanged = [path for path, problem in files if problem is None and self._is_unchanged(path, collection)]
+            stored = self.library.contents()
+            unchanged = [
+                path for path, problem in files if problem is None and self._is_unchanged(path, collection, stored)
+            ]
             new = [file for file in files if file[0] not in set(unchanged)]
             known = [*self._store_files(new, collection, report, progress), *map(self._name, unchanged)]
             if options.get("sync", False):
@@ -303,13 +306,13 @@ class Ingestion:
     def _identity(self, hash_: str) -> str:
         return f"{hash_}/{self.passage_tokens}"  # passages of another length are other passages
 
-    def _is_unchanged(self, path: Path, collection: str) -> bool:
+    def _is_unchanged(self, path: Path, collection: str, stored: Mapping[str, tuple[str, str]]) -> bool:
         """Return whether the stored file has the same bytes. This is faster than reading the document."""
-        before = self.library.find(self._name(path))
-        if before is None or before.collection != collection:
+        before, in_collection = stored.get(self._name(path), ("", ""))
+        if not before or in_collection != collection:
             return False
         try:
-            return before.content_hash == self._identity(content_hash(read_bytes(path)))
+            return before == self._identity(content_hash(read_bytes(path)))
         except UnreadableDocument:
             return False
 

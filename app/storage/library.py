@@ -77,6 +77,11 @@ class Library:
         rows = self._database.values(select(DocumentRow))
         return sorted((row.to(StoredDocument) for row in rows), key=attrgetter("path"))
 
+    def contents(self) -> dict[str, tuple[str, str]]:
+        """Return the content's hash and the collection of each document, by path."""
+        query = select(DocumentRow.path, DocumentRow.content_hash, DocumentRow.collection)
+        return {path: (hash_, collection) for path, hash_, collection in self._database.rows(query)}
+
     def counts(self) -> Counts:
         query = select(func.count(), func.coalesce(func.sum(DocumentRow.num_passages), 0))
         [(documents, passages)] = self._database.rows(query)

@@ -17,6 +17,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from app.domain.errors import DeskError
 from app.storage.sqlite import MIGRATES, WRITES, Problem
+from app.storage.tables import copy_conditions_for_postgresql
 
 LOST: Final = "database-lost"
 """Error code of a lost connection. Work that only reads may be repeated."""
@@ -92,6 +93,7 @@ def connecting(url: URL) -> dict[str, Any]:
 
 def set_up(engine: Engine, *, is_reader: bool) -> None:
     """Prepare an engine before its first connection. is_reader: ignored here, because a connection changes nothing."""
+    copy_conditions_for_postgresql()
     event.listen(engine, "connect", _set_up_connection)
     event.listen(engine, "begin", _begin)
 

@@ -27,6 +27,7 @@ from cache.memory.keys import BASE, CONFIG, adapter_fingerprint, digest
 from cache.memory.keys import WEIGHTS as WEIGHTS
 from cache.model.digests import stored_digest
 from cache.model.gguf_file import GGUFFile
+from cache.model.gguf_tokenizer import ByteLevelTokenizer, byte_level_tokenizer
 from cache.model.language_model import LanguageModel, find_position_scheme, usable_positions
 from cache.model.packed_model import ARCHITECTURES as COVERED
 from cache.model.packed_model import PackedModel, Values, why_not_packed
@@ -181,6 +182,10 @@ DAMAGED = (ValueError, KeyError, IndexError, OverflowError, struct.error)
 """Exceptions of transformers for a damaged or foreign GGUF file."""
 
 
+OTHER_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+"""Files beside a GGUF file from which transformers would take its tokenizer, or parts of it."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSource:
     """Origin of a model. place: folder or hub name. fingerprint: of the files, "" for a hub name. gguf: file in it."""
@@ -213,6 +218,16 @@ class ModelSource:
         is_general = self.gguf or (self.is_local and named == ["llama", "TokenizersBackend"])
         library = quiet_transformers()
         return self.load(library.TokenizersBackend if is_general else library.AutoTokenizer)
+
+    def tokenizer_of_file(self) -> ByteLevelTokenizer | None:
+        """Build the tokenizer of a GGUF file without transformers; None: it must. Raises ModelError."""
+        if not self.gguf or any((Path(self.place) / file).exists() for file in OTHER_TOKENIZER):
+            return None
+        file = Path(self.place, self.gguf)
+        try:
+            return byte_level_tokenizer(GGUFFile(file).metadata)
+        except ValueError as error:
+            raise ModelError(f"model file {str(file)!r} cannot be loaded: {error}") from error
 
     def _named(self, file: str, key: str) -> Any:
         try:
@@ -351,7 +366,8 @@ def load_stock(
 
 def load_tokenizer(name: str | None, *, converted: Path) -> ModelTokenizer:
     """Return a model's tokenizer, without its weights. Raises ModelError."""
-    return wrap_tokenizer(find_source(name, converted).load_tokenizer(), name)
+    source = find_source(name, converted)
+    return wrap_tokenizer(source.tokenizer_of_file() or source.load_tokenizer(), name)
 
 
 def load_positions(name: str | None, *, converted: Path) -> int:

@@ -28,7 +28,7 @@ from cache.engine.log_lines import write_log
 from cache.engine.request import Completion, Generation
 from cache.errors import CacheError
 from cache.memory.freed import return_freed_memory
-from cache.model.loading import load_model, quiet_transformers
+from cache.model.loading import load_model
 from cache.prompt.plan import Segment
 from cache.serving import messages
 from cache.serving.exchange import Connection
@@ -234,7 +234,6 @@ def main() -> None:
     outgoing = Outgoing(connection)
     gc.disable()  # until the model is loaded: imports make only objects that stay
     try:
-        _ = quiet_transformers().TokenizersBackend  # imported for seconds, in which the parent imports as well
         spec = next(arrived).spec
         write_log(spec.log_format, spec.log_level)
         engine = load_engine(spec)

@@ -84,8 +84,16 @@ def language_of(text: str, default: str = "en") -> str:
     return likely if probability >= max(_SURE, _TIMES * ranked.get(default, 0.0)) else default
 
 
-@cache
+_LOADING = Lock()
+
+
 def _identifier() -> LanguageIdentifier:
+    with _LOADING:  # the other threads wait for the first one
+        return _load_identifier()
+
+
+@cache
+def _load_identifier() -> LanguageIdentifier:
     identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
     identifier.set_languages(LANGUAGES)
     return identifier
