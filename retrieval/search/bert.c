@@ -25,7 +25,7 @@ Threads take such a bundle after another. Those for passages have a low priority
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLLED _Pragma("GCC unroll 16")
-enum { LANES = 8, PANEL = 16, HEAD = 32, ROWS = 6, QUERIES = 3, MOST_WEIGHT = 1023, BUNDLE = 192, MOST_THREADS = 64 };
+enum { LANES = 8, PANEL = 16, HEAD = 32, ROWS = 6, MOST_WEIGHT = 1023, BUNDLE = 192, MOST_THREADS = 64 };
 
 typedef float floats __attribute__((vector_size(32)));
 typedef int32_t ints __attribute__((vector_size(32)));
@@ -165,17 +165,19 @@ INLINE void linear(const Linear *l, const float *x, int rows, int16_t *numbers, 
     }
 }
 
-/* c [count, HEAD] = a [count, n] times b [n, HEAD]; `count` is a constant where inlined. */
-INLINE void product(const float *a, int a_stride, const float *b, int b_stride, int n, int count, float *c, int c_stride) {
-    floats total[QUERIES][4];
-    UNROLLED for (int r = 0; r < count; r++) UNROLLED for (int j = 0; j < 4; j++) total[r][j] = (floats){};
-    for (int k = 0; k < n; k++, b += b_stride)
-        UNROLLED for (int j = 0; j < 4; j++) {
-            floats column = *(const some_floats *)(b + j * LANES);
-            UNROLLED for (int r = 0; r < count; r++) total[r][j] += column * a[(size_t)r * a_stride + k];
+/* c [count, PANEL] = a [count, n] times b [n, PANEL]; `count` is a constant where inlined. */
+INLINE void product(const float *a, int a_stride, const float *b, int n, int count, float *c, int c_stride) {
+    floats total[ROWS][2];
+    UNROLLED for (int r = 0; r < count; r++) total[r][0] = total[r][1] = (floats){};
+    for (int k = 0; k < n; k++, b += PANEL) {
+        floats one = *(const some_floats *)b, other = *(const some_floats *)(b + LANES);
+        UNROLLED for (int r = 0; r < count; r++) {
+            total[r][0] += one * a[(size_t)r * a_stride + k];
+            total[r][1] += other * a[(size_t)r * a_stride + k];
         }
-    UNROLLED for (int r = 0; r < count; r++) UNROLLED for (int j = 0; j < 4; j++)
-        *(some_floats *)(c + (size_t)r * c_stride + j * LANES) = total[r][j];
+    }
+    UNROLLED for (int r = 0; r < count; r++) UNROLLED for (int half = 0; half < 2; half++)
+        *(some_floats *)(c + (size_t)r * c_stride + half * LANES) = total[r][half];
 }
 
 /* Scores of `keys` keys become weights, of `padded` (the last ones 0); returns their sum. */
@@ -189,36 +191,41 @@ static float soften(float *scores, int keys, int padded) {
     return sum(total);
 }
 
-/* Some queries of one head. keys: [HEAD, padded], values: [rows, HEAD], scores: scratch, [count, padded] */
+/* Some queries of one head. keys: [padded / PANEL, HEAD, PANEL], values: [HEAD / PANEL, rows, PANEL], scores: scratch,
+   [count, padded] */
 INLINE void attend(const float *q, int stride, const float *keys, const float *values, int rows, int padded, int count,
                    float *scores, float *out, int hidden) {
-    for (int key = 0; key < padded; key += HEAD)
-        product(q, stride, keys + key, padded, HEAD, count, scores + key, padded);
-    float sums[QUERIES];
+    float own[ROWS * HEAD], sums[ROWS];
+    for (int r = 0; r < count; r++) memcpy(own + r * HEAD, q + (size_t)r * stride, HEAD * sizeof(float));
+    for (int key = 0; key < padded; key += PANEL)
+        product(own, HEAD, keys + key * HEAD, HEAD, count, scores + key, padded);
     for (int r = 0; r < count; r++) sums[r] = soften(scores + (size_t)r * padded, rows, padded);
-    product(scores, padded, values, HEAD, rows, count, out, hidden);
+    for (int i = 0; i < HEAD; i += PANEL) product(scores, padded, values + i * rows, rows, count, out + i, hidden);
     for (int r = 0; r < count; r++)
         for (int i = 0; i < HEAD; i += LANES) *(some_floats *)(out + (size_t)r * hidden + i) /= sums[r];
 }
 
-/* qkv: [rows, 3 * hidden]. scratch: [2 * HEAD + QUERIES, rows + HEAD] */
+/* qkv: [rows, 3 * hidden]. scratch: [2 * HEAD + ROWS, rows + PANEL] */
 static void attention(const float *qkv, int rows, int hidden, float *scratch, float *out) {
-    int stride = 3 * hidden, padded = (rows + HEAD - 1) / HEAD * HEAD;
+    int stride = 3 * hidden, padded = (rows + PANEL - 1) / PANEL * PANEL;
     float *keys = scratch, *values = keys + HEAD * padded, *scores = values + HEAD * padded;
     float scale = 1.44269504f / sqrtf(HEAD);
     memset(keys, 0, (size_t)HEAD * padded * sizeof(float));
     for (int head = 0; head < hidden; head += HEAD) {
         for (int row = 0; row < rows; row++) {
             const float *key = qkv + (size_t)row * stride + hidden + head;
-            for (int i = 0; i < HEAD; i++) keys[i * padded + row] = key[i] * scale;
-            memcpy(values + row * HEAD, key + hidden, HEAD * sizeof(float));
+            float *column = keys + row / PANEL * PANEL * HEAD + row % PANEL;
+            for (int i = 0; i < HEAD; i++) column[i * PANEL] = key[i] * scale;
+            for (int i = 0; i < HEAD; i += PANEL)
+                memcpy(values + (i * rows + row * PANEL), key + hidden + i, PANEL * sizeof(float));
         }
         int row = 0;
 #define BLOCK(N) \
     for (; row + N <= rows; row += N) \
         attend(qkv + (size_t)row * stride + head, stride, keys, values, rows, padded, N, scores, \
                out + (size_t)row * hidden + head, hidden)
-        BLOCK(QUERIES);
+        BLOCK(ROWS);
+        BLOCK(3);
         BLOCK(1);
 #undef BLOCK
     }
@@ -293,7 +300,7 @@ static void *encode_bundles(void *work) {
 #endif
     for (int end, first; (first = take(w, &end)) < w->texts;) {
         size_t start = w->starts[first], rows = w->starts[end] - start;
-        size_t of_attention = (2 * HEAD + QUERIES) * (rows + HEAD);
+        size_t of_attention = (2 * HEAD + ROWS) * (rows + PANEL);
         float *wide = malloc((rows * (width + hidden + 1) + of_attention) * sizeof(float) + rows * width * sizeof(int16_t));
         if (!wide) {
             w->failed = 1;
