@@ -25,7 +25,8 @@ Threads take such a bundle after another. Those for passages have a low priority
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLLED _Pragma("GCC unroll 16")
-enum { LANES = 8, PANEL = 16, HEAD = 32, ROWS = 6, QUERIES = 3, MOST_WEIGHT = 1023, BUNDLE = 192, MOST_THREADS = 64 };
+enum { LANES = 8, PANEL = 16, HEAD = 32, ROWS = 6, OF_HEAD = 3 * HEAD / PANEL, MOST_WEIGHT = 1023 };
+enum { BUNDLE = 192, MOST_THREADS = 64, NEAR = 65536 /* numbers that the second cache can hold, beside other things */ };
 
 typedef float floats __attribute__((vector_size(32)));
 typedef int32_t ints __attribute__((vector_size(32)));
@@ -40,7 +41,8 @@ typedef struct {
     int32_t inputs, outputs;
 } Linear;
 
-/* norms: weight and bias after attention, then weight and bias after the rest, [4, hidden] */
+/* qkv: of each head its queries, then its keys, then its values.
+   norms: weight and bias after attention, then weight and bias after the rest, [4, hidden] */
 typedef struct {
     Linear qkv, out, up, down;
     const float *norms;
@@ -126,8 +128,9 @@ static void round_rows(const float *x, int rows, int n, int16_t *numbers, float 
 
 typedef enum { STORE, ADD, GELU } Use;
 
-/* `count` rows (a constant where inlined) times one panel */
-INLINE void multiply(const Linear *l, int panel, const int16_t *x, const float *row_scales, int count, Use use, float *out) {
+/* `count` rows (a constant where inlined) times one panel. out: [count, PANEL], rows `stride` apart */
+INLINE void multiply(const Linear *l, int panel, const int16_t *x, const float *row_scales, int count, Use use,
+                     float *out, int stride) {
     ints total[ROWS][2];
     UNROLLED for (int r = 0; r < count; r++) total[r][0] = total[r][1] = (ints){};
     const int16_t *weights = l->weights + (size_t)panel * PANEL * l->inputs;
@@ -143,39 +146,51 @@ INLINE void multiply(const Linear *l, int panel, const int16_t *x, const float *
         int at = panel * PANEL + half * LANES;
         floats value = __builtin_convertvector(total[r][half], floats) * *(const some_floats *)(l->scales + at);
         value = value * row_scales[r] + *(const some_floats *)(l->bias + at);
-        some_floats *to = (some_floats *)(out + (size_t)r * l->outputs + at);
+        some_floats *to = (some_floats *)(out + (size_t)r * stride + half * LANES);
         if (use == ADD) value += *to;
         *to = use == GELU ? (some_floats)gelu(value) : (some_floats)value;
     }
 }
 
+/* Some panels. numbers, scales: of the rows, [rows, inputs] and [rows]. out: [rows, panels * PANEL], rows `stride` apart.
+   Numbers are used by all panels while they are in the second cache. */
+INLINE void panels(const Linear *l, int first, int end, const int16_t *numbers, const float *scales, int rows, Use use,
+                   float *out, int stride) {
+    int most = NEAR / l->inputs / ROWS * ROWS;
+    for (int start = 0; start < rows; start += most)
+        for (int panel = first; panel < end; panel++) {
+            int row = start, stop = start + most < rows ? start + most : rows;
+#define BLOCK(N) \
+    for (; row + N <= stop; row += N) \
+        multiply(l, panel, numbers + (size_t)row * l->inputs, scales + row, N, use, \
+                 out + (size_t)row * stride + (panel - first) * PANEL, stride)
+            BLOCK(ROWS);
+            BLOCK(3);
+            BLOCK(2);
+            BLOCK(1);
+#undef BLOCK
+        }
+}
+
 /* out [rows, outputs]. numbers, scales: scratch, [rows, inputs] and [rows] */
 INLINE void linear(const Linear *l, const float *x, int rows, int16_t *numbers, float *scales, Use use, float *out) {
     round_rows(x, rows, l->inputs, numbers, scales);
-    for (int panel = 0; panel < l->outputs / PANEL; panel++) {
-        int row = 0;
-#define BLOCK(N) \
-    for (; row + N <= rows; row += N) \
-        multiply(l, panel, numbers + (size_t)row * l->inputs, scales + row, N, use, out + (size_t)row * l->outputs)
-        BLOCK(ROWS);
-        BLOCK(3);
-        BLOCK(2);
-        BLOCK(1);
-#undef BLOCK
-    }
+    panels(l, 0, l->outputs / PANEL, numbers, scales, rows, use, out, l->outputs);
 }
 
-/* c [count, HEAD] = a [count, n] times b [n, HEAD]; `count` is a constant where inlined. */
-INLINE void product(const float *a, int a_stride, const float *b, int b_stride, int n, int count, float *c, int c_stride) {
-    floats total[QUERIES][4];
-    UNROLLED for (int r = 0; r < count; r++) UNROLLED for (int j = 0; j < 4; j++) total[r][j] = (floats){};
-    for (int k = 0; k < n; k++, b += b_stride)
-        UNROLLED for (int j = 0; j < 4; j++) {
-            floats column = *(const some_floats *)(b + j * LANES);
-            UNROLLED for (int r = 0; r < count; r++) total[r][j] += column * a[(size_t)r * a_stride + k];
+/* c [count, PANEL] = a [count, n] times b [n, PANEL]; `count` is a constant where inlined. */
+INLINE void product(const float *a, int a_stride, const float *b, int n, int count, float *c, int c_stride) {
+    floats total[ROWS][2];
+    UNROLLED for (int r = 0; r < count; r++) total[r][0] = total[r][1] = (floats){};
+    for (int k = 0; k < n; k++, b += PANEL) {
+        floats one = *(const some_floats *)b, other = *(const some_floats *)(b + LANES);
+        UNROLLED for (int r = 0; r < count; r++) {
+            total[r][0] += one * a[(size_t)r * a_stride + k];
+            total[r][1] += other * a[(size_t)r * a_stride + k];
         }
-    UNROLLED for (int r = 0; r < count; r++) UNROLLED for (int j = 0; j < 4; j++)
-        *(some_floats *)(c + (size_t)r * c_stride + j * LANES) = total[r][j];
+    }
+    UNROLLED for (int r = 0; r < count; r++) UNROLLED for (int half = 0; half < 2; half++)
+        *(some_floats *)(c + (size_t)r * c_stride + half * LANES) = total[r][half];
 }
 
 /* Scores of `keys` keys become weights, of `padded` (the last ones 0); returns their sum. */
@@ -189,39 +204,41 @@ static float soften(float *scores, int keys, int padded) {
     return sum(total);
 }
 
-/* Some queries of one head. keys: [HEAD, padded], values: [rows, HEAD], scores: scratch, [count, padded] */
+/* Some queries of one head. keys: [padded / PANEL, HEAD, PANEL], values: [HEAD / PANEL, rows, PANEL], scores: scratch,
+   [count, padded] */
 INLINE void attend(const float *q, int stride, const float *keys, const float *values, int rows, int padded, int count,
                    float *scores, float *out, int hidden) {
-    for (int key = 0; key < padded; key += HEAD)
-        product(q, stride, keys + key, padded, HEAD, count, scores + key, padded);
-    float sums[QUERIES];
+    float sums[ROWS];
+    for (int key = 0; key < padded; key += PANEL)
+        product(q, stride, keys + key * HEAD, HEAD, count, scores + key, padded);
     for (int r = 0; r < count; r++) sums[r] = soften(scores + (size_t)r * padded, rows, padded);
-    product(scores, padded, values, HEAD, rows, count, out, hidden);
+    for (int i = 0; i < HEAD; i += PANEL) product(scores, padded, values + i * rows, rows, count, out + i, hidden);
     for (int r = 0; r < count; r++)
         for (int i = 0; i < HEAD; i += LANES) *(some_floats *)(out + (size_t)r * hidden + i) /= sums[r];
 }
 
-/* qkv: [rows, 3 * hidden]. scratch: [2 * HEAD + QUERIES, rows + HEAD] */
+/* One head of one text. qkv: [rows, 3, HEAD], out: [rows, HEAD], rows `hidden` apart. scratch: [2 * HEAD + ROWS, rows +
+   PANEL] */
 static void attention(const float *qkv, int rows, int hidden, float *scratch, float *out) {
-    int stride = 3 * hidden, padded = (rows + HEAD - 1) / HEAD * HEAD;
+    int stride = 3 * HEAD, padded = (rows + PANEL - 1) / PANEL * PANEL;
     float *keys = scratch, *values = keys + HEAD * padded, *scores = values + HEAD * padded;
     float scale = 1.44269504f / sqrtf(HEAD);
-    memset(keys, 0, (size_t)HEAD * padded * sizeof(float));
-    for (int head = 0; head < hidden; head += HEAD) {
-        for (int row = 0; row < rows; row++) {
-            const float *key = qkv + (size_t)row * stride + hidden + head;
-            for (int i = 0; i < HEAD; i++) keys[i * padded + row] = key[i] * scale;
-            memcpy(values + row * HEAD, key + hidden, HEAD * sizeof(float));
-        }
-        int row = 0;
+    memset(keys + (padded - PANEL) * HEAD, 0, HEAD * PANEL * sizeof(float));
+    for (int row = 0; row < rows; row++) {
+        const float *key = qkv + row * stride + HEAD;
+        float *column = keys + row / PANEL * PANEL * HEAD + row % PANEL;
+        for (int i = 0; i < HEAD; i++) column[i * PANEL] = key[i] * scale;
+        for (int i = 0; i < HEAD; i += PANEL)
+            memcpy(values + i * rows + row * PANEL, key + HEAD + i, PANEL * sizeof(float));
+    }
+    int row = 0;
 #define BLOCK(N) \
     for (; row + N <= rows; row += N) \
-        attend(qkv + (size_t)row * stride + head, stride, keys, values, rows, padded, N, scores, \
-               out + (size_t)row * hidden + head, hidden)
-        BLOCK(QUERIES);
-        BLOCK(1);
+        attend(qkv + row * stride, stride, keys, values, rows, padded, N, scores, out + (size_t)row * hidden, hidden)
+    BLOCK(ROWS);
+    BLOCK(3);
+    BLOCK(1);
 #undef BLOCK
-    }
 }
 
 /* x [rows, n] in place. weights: weight and bias, [2, n] */
@@ -246,10 +263,14 @@ static void norm(float *x, int rows, int n, const float *weights, float epsilon)
 static void run(const Layer *l, int hidden, float epsilon, float *x, const int32_t *starts, int texts, float *wide,
                 float *attended, float *scratch, int16_t *numbers, float *scales) {
     int rows = starts[texts] - starts[0];
-    linear(&l->qkv, x, rows, numbers, scales, STORE, wide);
-    for (int text = 0; text < texts; text++) {
-        size_t row = starts[text] - starts[0];
-        attention(wide + row * 3 * hidden, starts[text + 1] - starts[text], hidden, scratch, attended + row * hidden);
+    round_rows(x, rows, hidden, numbers, scales);
+    for (int head = 0; head < hidden / HEAD; head++) { /* its queries, keys and values are still in the cache */
+        panels(&l->qkv, head * OF_HEAD, (head + 1) * OF_HEAD, numbers, scales, rows, STORE, wide, 3 * HEAD);
+        for (int text = 0; text < texts; text++) {
+            size_t row = starts[text] - starts[0];
+            attention(wide + row * 3 * HEAD, starts[text + 1] - starts[text], hidden, scratch,
+                      attended + row * hidden + head * HEAD);
+        }
     }
     linear(&l->out, attended, rows, numbers, scales, ADD, x);
     norm(x, rows, hidden, l->norms, epsilon);
@@ -293,7 +314,7 @@ static void *encode_bundles(void *work) {
 #endif
     for (int end, first; (first = take(w, &end)) < w->texts;) {
         size_t start = w->starts[first], rows = w->starts[end] - start;
-        size_t of_attention = (2 * HEAD + QUERIES) * (rows + HEAD);
+        size_t of_attention = (2 * HEAD + ROWS) * (rows + PANEL);
         float *wide = malloc((rows * (width + hidden + 1) + of_attention) * sizeof(float) + rows * width * sizeof(int16_t));
         if (!wide) {
             w->failed = 1;

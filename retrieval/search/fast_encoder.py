@@ -20,7 +20,7 @@ from torch import Tensor
 from durable import FLAGS, load_compiled
 
 SOURCE = Path(__file__).with_name("bert.c")
-PANEL, MOST_WEIGHT = 16, 1023  # as in bert.c
+PANEL, HEAD, MOST_WEIGHT = 16, 32, 1023  # as in bert.c
 
 _Pointer, _Int = ctypes.c_void_p, ctypes.c_int32
 
@@ -95,15 +95,19 @@ class FastEncoder:
         )
 
     def _linear(self, *linears: Any) -> _Linear:
-        """Return layers with the same input as one, in the order of bert.c."""
-        weights = torch.cat([one.weight.detach() for one in linears])
+        """Return layers with the same input as one, in the order of bert.c: one head after another."""
+
+        def by_head(parts: list[Tensor]) -> Tensor:
+            return torch.stack([part.detach().unflatten(0, (-1, HEAD)) for part in parts], 1).flatten(0, 2)
+
+        weights = by_head([one.weight for one in linears])
         scales = weights.abs().amax(1) / MOST_WEIGHT
         numbers = (weights / scales.clamp(min=torch.finfo(torch.float32).tiny).unsqueeze(1)).round().to(torch.int16)
         pairs = torch.unflatten(torch.unflatten(numbers, 1, (-1, 2)), 0, (-1, PANEL)).transpose(1, 2)
         return _Linear(
             weights=self._keep(pairs),
             scales=self._keep(scales),
-            bias=self._keep(torch.cat([one.bias for one in linears])),
+            bias=self._keep(by_head([one.bias for one in linears])),
             inputs=weights.shape[1],
             outputs=weights.shape[0],
         )
