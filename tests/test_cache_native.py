@@ -325,12 +325,12 @@ def test_weights_of_8_bits_are_a_little_off(dtype, processors):
 
 
 def test_weights_are_rounded_by_blocks():
-    weights = torch.randn(24, 96, generator=torch.Generator().manual_seed(0)).bfloat16()
+    weights = torch.randn(32, 96, generator=torch.Generator().manual_seed(0)).bfloat16()
     weights[9, 32:64] = 0
-    packed = rounded(weights).view(3, 3, 272)  # 8 outputs, 32 inputs
-    scales = packed[..., :16].contiguous().view(torch.float16).transpose(1, 2).reshape(24, 3, 1).float()
-    numbers = packed[..., 16:].reshape(3, 3, 8, 8, 4).permute(0, 3, 1, 2, 4).reshape(24, 3, 32).view(torch.int8)
-    off = numbers * scales - weights.view(24, 3, 32).float()
+    packed = rounded(weights).view(2, 3, 2, 272).transpose(1, 2).reshape(4, 3, 272)  # pairs of 8 outputs, by 32 inputs
+    scales = packed[..., :16].contiguous().view(torch.float16).transpose(1, 2).reshape(32, 3, 1).float()
+    numbers = packed[..., 16:].reshape(4, 3, 8, 8, 4).permute(0, 3, 1, 2, 4).reshape(32, 3, 32).view(torch.int8)
+    off = numbers * scales - weights.view(32, 3, 32).float()
     assert (off.abs() <= scales * 0.5001).all()
     assert numbers.abs().max() <= 127
 

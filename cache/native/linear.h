@@ -102,10 +102,10 @@ static INLINE void multiply_group(const char *weights, size_t panel_bytes, const
 /* What adapters make of the rows of a tile before `up`: [3, rows, rank / COLUMNS], for each part. */
 static void find_lows(const Linear *l, const Rounded *x, int rows, Rounded *lows) {
     int blocks = l->inputs / COLUMNS;
-    float sums[TILE][BLOCK_ROWS], whole[TILE][MOST_RANK];
+    float sums[TILE][TOGETHER], whole[TILE][MOST_RANK];
     for (int part = 0; part < 3; part++, lows += TILE * MOST_RANK / COLUMNS) {
         const Part *of = l->parts + part;
-        for (int r = 0; r < of->rank; r += BLOCK_ROWS) {
+        for (int r = 0; r < of->rank; r += TOGETHER) {
             multiply_packed(W8, of->down + (size_t)r / BLOCK_ROWS * blocks * sizeof(Block8), x, blocks, rows, sums);
             for (int m = 0; m < rows; m++) memcpy(whole[m] + r, sums[m], sizeof *sums);
         }
@@ -117,10 +117,9 @@ static void find_lows(const Linear *l, const Rounded *x, int rows, Rounded *lows
 /* As `multiply_group`, for group `group` of packed weights; of gate and up a group has 32 outputs each. */
 static INLINE void multiply_group_packed(const Linear *l, int group, Use use, const Rounded *x, const Rounded *lows, int rows,
                                          floats result[][TILE]) {
-    enum { CHUNK = LANES < BLOCK_ROWS ? LANES : BLOCK_ROWS };
     int blocks = l->inputs / COLUMNS;
-    float sums[TILE][BLOCK_ROWS], more[TILE][BLOCK_ROWS];
-    for (int at = 0; at < OUTPUTS; at += BLOCK_ROWS) {
+    float sums[TILE][TOGETHER], more[TILE][TOGETHER];
+    for (int at = 0; at < OUTPUTS; at += TOGETHER) {
         int part = use == GATE ? at / 32 : 0, output = use == GATE ? group * 32 + at % 32 : group * OUTPUTS + at;
         for (; use != GATE && output >= l->parts[part].outputs; part++) output -= l->parts[part].outputs;
         const Part *of = l->parts + part;
@@ -129,11 +128,11 @@ static INLINE void multiply_group_packed(const Linear *l, int group, Use use, co
             int ranks = of->rank / COLUMNS;
             const char *up = of->up + (size_t)output / BLOCK_ROWS * ranks * sizeof(Block8);
             multiply_packed(W8, up, lows + part * TILE * MOST_RANK / COLUMNS, ranks, rows, more);
-            for (int i = 0; i < rows * BLOCK_ROWS; i++) sums[0][i] += more[0][i];
+            for (int i = 0; i < rows * TOGETHER; i++) sums[0][i] += more[0][i];
         }
-        for (int k = 0; k < BLOCK_ROWS; k += CHUNK) {
+        for (int k = 0; k < TOGETHER; k += LANES) {
             int to = use == GATE ? at % 32 + k : at + k, panel = use == GATE ? to / LANES * 2 + part : to / LANES;
-            for (int m = 0; m < rows; m++) memcpy((float *)&result[panel][m] + to % LANES, sums[m] + k, CHUNK * sizeof(float));
+            for (int m = 0; m < rows; m++) memcpy(&result[panel][m], sums[m] + k, sizeof(floats));
         }
     }
 }

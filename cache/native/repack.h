@@ -133,8 +133,8 @@ void warmdesk_repack(int type, const uint8_t *from, long rows, long columns, int
             if (turned) row += in_head % (turned / 2) * 2 + in_head / (turned / 2) - in_head;
             sources[i] = from + row * row_bytes(type, columns);
         }
-        char *block = to + first / BLOCK_ROWS * blocks * block_bytes(kind);
-        for (int b = 0; b < blocks; b++, block += block_bytes(kind)) {
+        char *block = to + (first / TOGETHER * 2 * blocks + first % TOGETHER / BLOCK_ROWS) * block_bytes(kind);
+        for (int b = 0; b < blocks; b++, block += 2 * block_bytes(kind)) {
             Unpacked unpacked[BLOCK_ROWS];
             for (int i = 0; i < BLOCK_ROWS; i++) unpacked[i] = unpack(type, sources[i], b);
 #define PACK(KIND) if (kind == KIND) pack(KIND, unpacked, block);
@@ -182,13 +182,13 @@ void warmdesk_multiply(int type, const char *weights, long outputs, const float 
                        float *to) {
     int kind = packed_kind(type), blocks = columns / COLUMNS;
     Rounded *rounded = malloc(sizeof(Rounded) * rows * blocks);
-    float(*sums)[BLOCK_ROWS] = malloc(sizeof *sums * rows);
+    float(*sums)[TOGETHER] = malloc(sizeof *sums * rows);
     for (long i = 0; i < rows * blocks; i++) round_block(x + i * COLUMNS, rounded + i);
-    for (long first = 0; first < outputs; first += BLOCK_ROWS) {
+    for (long first = 0; first < outputs; first += TOGETHER) {
         const char *at = weights + first / BLOCK_ROWS * blocks * block_bytes(kind);
         memset(sums, 0, sizeof *sums * rows);
-        for (int b = 0; b < blocks && is_plain; b++)
-            plain_block(kind, at + b * block_bytes(kind), rounded + b, blocks, rows, sums);
+        for (int b = 0; b < 2 * blocks && is_plain; b++)
+            plain_block(kind, at + b * block_bytes(kind), rounded + b / 2, blocks, rows, b % 2 * BLOCK_ROWS, sums);
         if (!is_plain) multiply_packed(kind, at, rounded, blocks, rows, sums);
         for (long m = 0; m < rows; m++) memcpy(to + m * outputs + first, sums[m], sizeof *sums);
     }
