@@ -2,11 +2,14 @@
 
 import gc
 import logging
+import os
 import platform
 import random
 import shutil
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +200,20 @@ def test_conversations_packed_in_one_pass(threads, compiled):
         assert distance(mine, other) < 5e-4
     assert torch.equal(ours.positions, theirs.positions)
     assert fast.forward(PACKED, ours, []).shape == (0, 320)
+
+
+def test_passes_at_once_and_in_a_fork(compiled):
+    """The threads belong to one pass at a time, and a fork has none of them: the others run in their caller's."""
+    model = build(weights("llama"), compiled)
+    once = partial(model.forward, PACKED, outputs=[0, ROWS - 1])
+    expected = once(arena=filled(model))
+    arenas = [filled(model) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        for logits in pool.map(lambda arena: once(arena=arena), arenas):
+            assert torch.equal(logits, expected)
+    if not (pid := os.fork()):
+        os._exit(0 if torch.equal(once(arena=arenas[0]), expected) else 3)
+    assert os.waitpid(pid, 0)[1] == 0
 
 
 @st.composite

@@ -3,15 +3,14 @@
 Weights are packed in panels of LANES outputs: for each pair of inputs as many pairs of bfloat16. Everything is summed
 in float32.
 Weights of 4 to 8 bits are as packed.h says.
-Threads share the outputs, and where there are many rows also these, so that a group of panels is read from memory once
-and stays in the cache while it meets one tile of rows after another. */
+A task is some outputs and, where there are many rows, some of these, so that a group of panels stays in the cache while it meets
+one tile of rows after another. */
 
 #pragma once
 #include "packed.h"
-#include "team.h"
 
 enum { OUTPUTS = 64, GROUP = OUTPUTS / LANES };
-enum { TILE = 16, TILES = 4 }; /* TILES: how many a thread takes at once */
+enum { TILE = 16, TILES = 4 }; /* TILES: of a task */
 enum { MOST_RANK = 64, LOWS = 3 * TILE * MOST_RANK / COLUMNS }; /* of adapters; LOWS: see `find_lows` */
 /* For each sum of a block of a tile: `panels` and `rows` are constants where this is inlined. */
 #define EACH_SUM \
@@ -163,22 +162,19 @@ static INLINE void use_products(const Linear *l, floats result[][TILE], int grou
     }
 }
 
-static INLINE void linear_of(const Linear *l, Kind kind, const void *x, int rows, Use use, Kind next, void *out, Rounded *lows,
-                             Team *team) {
-    int inputs = l->inputs, groups = l->outputs / LANES / GROUP, tiles = (rows + TILE - 1) / TILE;
-    size_t panel_bytes = (size_t)inputs * LANES * 2;
-    int parts = (tiles + TILES - 1) / TILES;
-    int has_lows = kind == PACKED && (l->parts[0].rank || l->parts[1].rank || l->parts[2].rank);
-    if (has_lows) {
-        FOR_PART(tile, tiles, team)
-            find_lows(l, (const Rounded *)x + tile * TILE * inputs / COLUMNS, rows_of_tile(tile, rows),
-                      lows + tile * LOWS);
-        meet(team);
-    }
-    FOR_PART(task, (long)groups * parts, team) {
-        int group = task / parts, first = task % parts * TILES;
+/* How many tasks the product with some rows is: of `span` groups of outputs, and of TILES tiles of rows. */
+static int linear_tasks(const Linear *l, int rows, int span) {
+    return (l->outputs / OUTPUTS + span - 1) / span * ((rows + TILE * TILES - 1) / (TILE * TILES));
+}
+
+static INLINE void run_linear(const Linear *l, Kind kind, const void *x, int rows, Use use, Kind next, void *out,
+                              const Rounded *lows, int span, int task) {
+    int inputs = l->inputs, groups = l->outputs / OUTPUTS, tiles = (rows + TILE - 1) / TILE, parts = (tiles + TILES - 1) / TILES;
+    int first_tile = task % parts * TILES, first_group = task / parts * span;
+    for (int group = first_group; group < groups && group < first_group + span; group++) {
+        size_t panel_bytes = (size_t)inputs * LANES * 2;
         const char *weights = (const char *)l->weights + group * GROUP * panel_bytes;
-        for (int tile = first; tile < tiles && tile < first + TILES; tile++) {
+        for (int tile = first_tile; tile < tiles && tile < first_tile + TILES; tile++) {
             int in_tile = rows_of_tile(tile, rows);
             size_t before = (size_t)tile * TILE * inputs;
             floats result[GROUP][TILE];
@@ -191,8 +187,10 @@ static INLINE void linear_of(const Linear *l, Kind kind, const void *x, int rows
     }
 }
 
-/* Threads share the work. next, out: see `use_products`. lows: memory of LOWS for each tile, if there are adapters */
-static void linear(const Linear *l, const void *x, int rows, Use use, Kind next, void *out, Rounded *lows, Team *team) {
-    if (l->kind == BFLOAT16) linear_of(l, BFLOAT16, x, rows, use, next, out, lows, team);
-    if (l->kind == PACKED) linear_of(l, PACKED, x, rows, use, next, out, lows, team);
+/* One of `linear_tasks`. next, out: see `use_products`. lows: of `find_lows`, LOWS for each tile, if there are adapters */
+static void linear(const Linear *l, const void *x, int rows, Use use, Kind next, void *out, const Rounded *lows, int span, int task) {
+    if (l->kind == BFLOAT16) run_linear(l, BFLOAT16, x, rows, use, next, out, lows, span, task);
+    if (l->kind == PACKED) run_linear(l, PACKED, x, rows, use, next, out, lows, span, task);
 }
+
+static int has_lows(const Linear *l) { return l->kind == PACKED && (l->parts[0].rank || l->parts[1].rank || l->parts[2].rank); }
