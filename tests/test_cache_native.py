@@ -2,11 +2,14 @@
 
 import gc
 import logging
+import os
 import platform
 import random
 import shutil
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +202,20 @@ def test_conversations_packed_in_one_pass(threads, compiled):
     assert fast.forward(PACKED, ours, []).shape == (0, 320)
 
 
+def test_passes_at_once_and_in_a_fork(compiled):
+    """The threads belong to one pass at a time, and a fork has none of them: the others run in their caller's."""
+    model = build(weights("llama"), compiled)
+    once = partial(model.forward, PACKED, outputs=[0, ROWS - 1])
+    expected = once(arena=filled(model))
+    arenas = [filled(model) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        for logits in pool.map(lambda arena: once(arena=arena), arenas):
+            assert torch.equal(logits, expected)
+    if not (pid := os.fork()):
+        os._exit(0 if torch.equal(once(arena=arenas[0]), expected) else 3)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
 @st.composite
 def passes(draw: st.DrawFn) -> list[Chunk]:
     """Requests whose rows lie on both sides of the 128th, the 256th ..., that read the same keys at several places, all
@@ -325,12 +342,12 @@ def test_weights_of_8_bits_are_a_little_off(dtype, processors):
 
 
 def test_weights_are_rounded_by_blocks():
-    weights = torch.randn(24, 96, generator=torch.Generator().manual_seed(0)).bfloat16()
+    weights = torch.randn(32, 96, generator=torch.Generator().manual_seed(0)).bfloat16()
     weights[9, 32:64] = 0
-    packed = rounded(weights).view(3, 3, 272)  # 8 outputs, 32 inputs
-    scales = packed[..., :16].contiguous().view(torch.float16).transpose(1, 2).reshape(24, 3, 1).float()
-    numbers = packed[..., 16:].reshape(3, 3, 8, 8, 4).permute(0, 3, 1, 2, 4).reshape(24, 3, 32).view(torch.int8)
-    off = numbers * scales - weights.view(24, 3, 32).float()
+    packed = rounded(weights).view(2, 3, 2, 272).transpose(1, 2).reshape(4, 3, 272)  # pairs of 8 outputs, by 32 inputs
+    scales = packed[..., :16].contiguous().view(torch.float16).transpose(1, 2).reshape(32, 3, 1).float()
+    numbers = packed[..., 16:].reshape(4, 3, 8, 8, 4).permute(0, 3, 1, 2, 4).reshape(32, 3, 32).view(torch.int8)
+    off = numbers * scales - weights.view(32, 3, 32).float()
     assert (off.abs() <= scales * 0.5001).all()
     assert numbers.abs().max() <= 127
 

@@ -7,7 +7,9 @@ windows and angles of their own, so it reuses exact prefixes only; other models 
 
 import ctypes
 import math
+import mmap
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -284,8 +286,8 @@ def weights_of(
     file: GGUFFile, values: Values, library: ctypes.CDLL, adapter: Mapping[str, tuple[Tensor, Tensor]]
 ) -> DecoderWeights:
     """Return a file's weights, each layer packed when it is asked for."""
-    library.warmdesk_packed_bytes.restype = ctypes.c_size_t
     tensors, hidden = tensors_of(file, values), values["embedding_length"]
+    memory = PackedMemory(library, [tensor for tensor in tensors.values() if tensor.type in PACKED_KINDS])
     head_dim, is_llama = values.head_dim, values.architecture == "llama"
 
     def matrices(*names: str) -> list[Matrix]:
@@ -300,7 +302,7 @@ def weights_of(
             pair = adapter.get(module_of(name))
             outputs, inputs = tensor.shape
             if is_packed:
-                weights, kind = packed(tensor, turned, library), PACKED_KINDS[tensor.type]
+                weights, kind = memory.pack(tensor, turned), PACKED_KINDS[tensor.type]
                 made.append(Matrix(weights, outputs, inputs, kind, added, pair))
             else:
                 whole = unturned(numbers_of(tensor), turned).bfloat16()
@@ -380,12 +382,30 @@ def unscaled(base: float, rotary: int) -> Tensor:
     return found
 
 
-def packed(tensor: GGUFTensor, turned: int, library: ctypes.CDLL) -> Tensor:
-    rows, columns = (ctypes.c_long(size) for size in tensor.shape)
-    made = torch.empty(library.warmdesk_packed_bytes(int(tensor.type), rows, columns), dtype=torch.uint8)
-    to, threads = ctypes.c_void_p(made.data_ptr()), torch.get_num_threads()
-    library.warmdesk_repack(int(tensor.type), address_of(tensor), rows, columns, turned, threads, to)
-    return made
+class PackedMemory:
+    """Memory for packed tensors, in one piece and in large pages where the system has these: products with one row read
+    it 1.4 times as fast. What is not written takes none.
+    """
+
+    def __init__(self, library: ctypes.CDLL, tensors: Sequence[GGUFTensor]) -> None:
+        library.warmdesk_packed_bytes.restype = ctypes.c_size_t
+        self._library = library
+        size = sum(map(self._bytes_of, tensors)) + 1
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        with suppress(OSError, AttributeError):  # a system without
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        self._free = torch.frombuffer(memory, dtype=torch.uint8)
+
+    def pack(self, tensor: GGUFTensor, turned: int) -> Tensor:
+        size = self._bytes_of(tensor)
+        made, self._free = self._free[:size], self._free[size:]
+        (rows, columns), to = map(ctypes.c_long, tensor.shape), ctypes.c_void_p(made.data_ptr())
+        threads = torch.get_num_threads()
+        self._library.warmdesk_repack(int(tensor.type), address_of(tensor), rows, columns, turned, threads, to)
+        return made
+
+    def _bytes_of(self, tensor: GGUFTensor) -> int:
+        return int(self._library.warmdesk_packed_bytes(int(tensor.type), *map(ctypes.c_long, tensor.shape)))
 
 
 def unturned(whole: Tensor, turned: int) -> Tensor:

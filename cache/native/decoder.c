@@ -1,27 +1,41 @@
 /* One forward pass through a decoder of the Llama kind, at the speed of memory or of the processor's products.
 
-The whole pass is one call and one parallel region: no tensor is made, and threads meet nine times per layer. The residual
-stream is float32. */
+The whole pass is one call: no tensor is made. Threads share its stages; a step of decoding has five in a layer, as
+each thread readies the few rows for itself. The residual stream is float32. */
 
 #include "scoring.h"
+#include "team.h"
 
-/* Memory of a pass that all threads share, and how much each has besides. */
+/* In this order; those from ATTEND on for each window of rows, those from QKV_READY on for each layer. READY: what the next stage
+   multiplies is normed or rounded, unless a pass is short. POST: what a layer makes is normed and added. */
+typedef enum {
+    EMBED, QKV_READY, QKV, ATTEND, MERGE, SCORE, OUT_READY, OUT, OUT_POST, GATE_UP_READY, GATE_UP, DOWN_READY, DOWN, DOWN_POST,
+    HEAD_READY, HEAD
+} Stage;
+
+enum { SHORT = 4 }; /* so few rows are readied by each thread for itself: less work than to wait for each other */
+
 typedef struct {
+    activation *queries, *weights;
+    float *scores, *means;
+    void *inputs; /* of the stage `ready`, in a short pass */
+    Rounded *lows;
+    int ready; /* counted through the pass */
+} Private;
+
+/* A pass, and its memory. inputs: activations of the next product. */
+typedef struct {
+    const Model *m;
+    const Step *s;
+    int most_readers, stage, layer, window, count, is_given_up; /* count: of stages */
     Unit *units;
     int32_t *first_unit;
     Parts parts;
     float *x, *qkv, *partials, *lse;
     Rounded *lows;
-    void *normed, *attended, *gated; /* activations */
-    char *private_memory;
-    size_t private_bytes;
-    int *given_up; /* the pass */
-} Shared;
-
-typedef struct {
-    activation *queries, *weights;
-    float *scores, *means;
-} Private;
+    void *inputs, *gated;
+    Private *threads;
+} Pass;
 
 /* A piece of memory that is handed out bit by bit; with no memory, only what is taken is counted. */
 typedef struct {
@@ -38,20 +52,21 @@ static void *take(Space *space, size_t bytes) {
 static int largest(int a, int b) { return a > b ? a : b; }
 
 static Private lay_out_private(const Model *m, const Step *s, int most_readers, Space *space) {
-    size_t queries = (size_t)most_readers * (m->heads / m->kv_heads);
+    size_t queries = (size_t)most_readers * (m->heads / m->kv_heads), inputs = largest(m->hidden, m->heads * m->head_dim);
     return (Private){
         .queries = take(space, queries * m->head_dim * sizeof(float)),
         .weights = take(space, queries * largest(UNIT * sizeof(activation), m->head_dim * sizeof(float))),
         .scores = take(space, queries * UNIT * sizeof(float)),
         .means = take(space, s->num_scored ? (size_t)most_readers * UNIT * sizeof(float) : 0),
+        .inputs = take(space, SHORT * inputs * sizeof(activation)),
+        .lows = take(space, m->has_adapter ? LOWS * sizeof(Rounded) : 0),
     };
 }
 
-static Shared lay_out(const Model *m, const Step *s, int most_readers, Cuts cuts, Space *space) {
+static Pass lay_out(const Model *m, const Step *s, int most_readers, Cuts cuts, int threads, Space *space) {
     size_t rows = s->rows, q_width = m->heads * m->head_dim, kv_width = m->kv_heads * m->head_dim;
-    Space private = {0};
-    lay_out_private(m, s, most_readers, &private);
-    return (Shared){
+    Pass p = {
+        .m = m, .s = s, .most_readers = most_readers, .stage = EMBED - 1,
         .units = take(space, cuts.units * sizeof(Unit)),
         .first_unit = take(space, (rows / WINDOW + 2) * sizeof(int32_t)),
         .parts = {take(space, (size_t)cuts.partials * 3 * sizeof(int32_t)), take(space, (rows + 2) * sizeof(int32_t))},
@@ -60,12 +75,15 @@ static Shared lay_out(const Model *m, const Step *s, int most_readers, Cuts cuts
         .partials = take(space, (size_t)cuts.most_partials * m->heads * (m->head_dim + 2) * sizeof(float)),
         .lse = take(space, s->num_scored ? rows * m->heads * sizeof(float) : 0),
         .lows = take(space, m->has_adapter ? (rows + TILE - 1) / TILE * LOWS * sizeof(Rounded) : 0),
-        .normed = take(space, rows * m->hidden * sizeof(activation)),
-        .attended = take(space, rows * q_width * sizeof(activation)),
+        .inputs = take(space, rows * largest(m->hidden, q_width) * sizeof(activation)),
         .gated = take(space, rows * m->layers[0].down.inputs * sizeof(activation)),
-        .private_bytes = private.taken,
-        .private_memory = take(space, s->threads * private.taken),
+        .threads = take(space, threads * sizeof(Private)),
     };
+    for (int i = 0; i < threads; i++) {
+        Private one = lay_out_private(m, s, most_readers, space);
+        if (space->memory) p.threads[i] = one;
+    }
+    return p;
 }
 
 /* Queries and keys of one row and head are normed and rotated in place; keys and values go into the arena. */
@@ -86,84 +104,145 @@ static void finish_head(const Model *m, const Step *s, const Layer *l, int layer
     }
 }
 
-/* Adds what a layer makes of x to the residual stream, normed before if there is a norm. */
-static void add_linear(const Model *m, const Linear *l, const void *x, int rows, const float *post_norm, const Shared *all, Team *team) {
-    linear(l, x, rows, post_norm ? STORE : ADD, 0, post_norm ? all->qkv : all->x, all->lows, team);
-    meet(team);
-    if (!post_norm) return;
-    FOR_PART(row, rows, team)
-        add_normed(all->qkv + row * m->hidden, post_norm, m->hidden, m->epsilon, all->x + row * m->hidden);
-    meet(team);
+static const Linear *linear_of(const Pass *p, Stage stage) {
+    const Layer *l = p->m->layers + p->layer;
+    return stage == QKV ? &l->qkv : stage == OUT ? &l->out : stage == GATE_UP ? &l->gate_up : stage == DOWN ? &l->down : &p->m->head;
 }
 
-/* What every thread runs, for one layer. */
-static void run_layer(const Model *m, const Step *s, const Shared *all, const Private *mine, int most_readers, int layer,
-                      Team *team) {
-    const Layer *l = m->layers + layer;
-    int rows = s->rows, hidden = m->hidden, heads = m->heads + 2 * m->kv_heads, width = heads * m->head_dim;
-    FOR_PART(row, rows, team) norm(all->x + row * hidden, l->attention_norm, hidden, m->epsilon, l->qkv.kind, all->normed, row, rows);
-    meet(team);
-    linear(&l->qkv, all->normed, rows, STORE, 0, all->qkv, all->lows, team);
-    meet(team);
-    FOR_PART(i, (long)rows * heads, team) finish_head(m, s, l, layer, i / heads, i % heads, all->qkv);
-    for (int window = 0; window * WINDOW < rows; window++) {
-        int first = window * WINDOW, count = rows - first < WINDOW ? rows - first : WINDOW;
-        meet_before(team, all->first_unit[window]);
-        for (int unit; (unit = handed_out(team)) < all->first_unit[window + 1];) {
-            const Unit *one = all->units + unit;
-            int queries = one->readers * (m->heads / m->kv_heads);
-            if (queries <= FEW && queries * m->kv_heads <= most_readers * (m->heads / m->kv_heads)) {
-                attend_few(m, s, one, layer, all->qkv, width, (Along *)mine->queries, mine->scores, (Along *)mine->weights,
-                           all->partials);
-                continue;
-            }
-            touch(m, s, one, layer);
-            for (int head = 0; head < m->kv_heads; head++)
-                attend(m, s, one, head, layer, all->qkv, width, mine->queries, mine->scores, mine->weights, all->partials);
-        }
-        meet(team);
-        FOR_PART(i, (long)count * m->heads, team) {
-            int row = first + i / m->heads, head = i % m->heads;
-            float lse = merge(m, all->parts, row, head, all->partials, l->out.kind, all->attended, rows);
-            if (s->num_scored) all->lse[(size_t)row * m->heads + head] = lse;
-        }
-    }
-    meet(team);
-    for (int run = 0; run < s->num_scored && layer >= s->first_scored && layer <= s->last_scored; run++) {
-        for (int unit; (unit = handed_out(team)) * UNIT < s->scored[run].item.length;)
-            add_squares(m, s, s->scored + run, unit * UNIT, layer, all->qkv, width, all->lse, most_readers, mine->queries,
-                        mine->scores, mine->means);
-        meet(team);
-    }
-    add_linear(m, &l->out, all->attended, rows, l->attention_post_norm, all, team);
-    FOR_PART(row, rows, team) norm(all->x + row * hidden, l->mlp_norm, hidden, m->epsilon, l->gate_up.kind, all->normed, row, rows);
-    meet(team);
-    linear(&l->gate_up, all->normed, rows, GATE, l->down.kind, all->gated, all->lows, team);
-    meet(team);
-    add_linear(m, &l->down, all->gated, rows, l->mlp_post_norm, all, team);
+static const float *post_norm_of(const Pass *p, Stage stage) {
+    const Layer *l = p->m->layers + p->layer;
+    return stage == OUT || stage == OUT_POST ? l->attention_post_norm : l->mlp_post_norm;
 }
 
-/* What every thread runs. */
-static void run_pass(const Model *m, const Step *s, const Shared *all, const Private *mine, int most_readers, Team *team) {
-    FOR_PART(row, s->rows, team) {
-        float *x = all->x + row * m->hidden;
-        warmdesk_unpack_row(m->embedding_type, m->embedding + s->tokens[row] * row_bytes(m->embedding_type, m->hidden), m->hidden, x);
+static int rows_of(const Pass *p, Stage stage) { return stage >= HEAD_READY ? p->s->num_outputs : p->s->rows; }
+
+/* Groups of outputs of a task: heads stay whole, as their rotation needs. */
+static int span_of(const Pass *p, Stage stage) {
+    int span = 1;
+    while (stage == QKV && span * OUTPUTS % p->m->head_dim) span++;
+    return span;
+}
+
+/* The rows of a tile become what the product of a stage multiplies. */
+static void ready_tile(const Pass *p, Stage stage, int tile, void *inputs, Rounded *lows) {
+    const Model *m = p->m;
+    const Layer *l = m->layers + p->layer;
+    const Linear *to = linear_of(p, stage);
+    int rows = rows_of(p, stage), in_tile = rows_of_tile(tile, rows);
+    for (int row = tile * TILE; row < tile * TILE + in_tile && stage != DOWN; row++) {
+        for (int head = 0; head < m->heads && stage == OUT && rows <= SHORT; head++)
+            merge(m, p->parts, row, head, p->partials, to->kind, inputs, rows);
+        if (stage == OUT) continue;
+        const float *weight = stage == QKV ? l->attention_norm : stage == GATE_UP ? l->mlp_norm : m->final_norm;
+        const float *x = p->x + (size_t)(stage == HEAD ? p->s->outputs[row] : row) * m->hidden;
+        norm(x, weight, m->hidden, m->epsilon, to->kind, inputs, row, rows);
+    }
+    if (has_lows(to)) find_lows(to, (const Rounded *)inputs + (size_t)tile * TILE * to->inputs / COLUMNS, in_tile, lows + tile * LOWS);
+}
+
+static void run_product(Pass *p, Stage stage, int task, Private *mine) {
+    const Model *m = p->m;
+    const Linear *l = linear_of(p, stage);
+    int rows = rows_of(p, stage), span = span_of(p, stage), is_post = (stage == OUT || stage == DOWN) && post_norm_of(p, stage);
+    void *inputs = stage == DOWN ? p->gated : rows <= SHORT ? mine->inputs : p->inputs;
+    Rounded *lows = rows <= SHORT ? mine->lows : p->lows;
+    if (rows <= SHORT && mine->ready != p->count) {
+        ready_tile(p, stage, 0, inputs, lows);
+        mine->ready = p->count;
+    }
+    if (stage == GATE_UP) linear(l, inputs, rows, GATE, m->layers[p->layer].down.kind, p->gated, lows, span, task);
+    else if (stage == HEAD) linear(l, inputs, rows, STORE, 0, p->s->logits, lows, span, task);
+    else if (stage == QKV || is_post) linear(l, inputs, rows, STORE, 0, p->qkv, lows, span, task);
+    else linear(l, inputs, rows, ADD, 0, p->x, lows, span, task);
+    if (stage != QKV) return;
+    int parts = (rows + TILE * TILES - 1) / (TILE * TILES), first = task % parts * TILE * TILES, heads = m->heads + 2 * m->kv_heads;
+    int each = span * OUTPUTS / m->head_dim, first_head = task / parts * each;
+    for (int row = first; row < rows && row < first + TILE * TILES; row++)
+        for (int head = first_head; head < heads && head < first_head + each; head++)
+            finish_head(m, p->s, m->layers + p->layer, p->layer, row, head, p->qkv);
+}
+
+static void run_unit(const Pass *p, int task, const Private *mine) {
+    const Model *m = p->m;
+    const Unit *one = p->units + p->first_unit[p->window] + task;
+    int group = m->heads / m->kv_heads, queries = one->readers * group, width = (m->heads + 2 * m->kv_heads) * m->head_dim;
+    if (queries <= FEW && queries * m->kv_heads <= p->most_readers * group) {
+        attend_few(m, p->s, one, p->layer, p->qkv, width, (Along *)mine->queries, mine->scores, (Along *)mine->weights, p->partials);
+        return;
+    }
+    touch(m, p->s, one, p->layer);
+    for (int head = 0; head < m->kv_heads; head++)
+        attend(m, p->s, one, head, p->layer, p->qkv, width, mine->queries, mine->scores, mine->weights, p->partials);
+}
+
+static void run_score(const Pass *p, int task, const Private *mine) {
+    const Model *m = p->m;
+    const Scored *run = p->s->scored;
+    for (int units; task >= (units = (run->item.length + UNIT - 1) / UNIT); run++) task -= units;
+    add_squares(m, p->s, run, task * UNIT, p->layer, p->qkv, (m->heads + 2 * m->kv_heads) * m->head_dim, p->lse, p->most_readers,
+                mine->queries, mine->scores, mine->means);
+}
+
+static void run_task(void *of, int task, int thread) {
+    Pass *p = of;
+    const Model *m = p->m;
+    Private *mine = p->threads + thread;
+    switch ((Stage)p->stage) {
+    case ATTEND: run_unit(p, task, mine); return;
+    case SCORE: run_score(p, task, mine); return;
+    case QKV: case OUT: case GATE_UP: case DOWN: case HEAD: run_product(p, p->stage, task, mine); return;
+    case QKV_READY: case OUT_READY: case GATE_UP_READY: case DOWN_READY: case HEAD_READY:
+        ready_tile(p, p->stage + 1, task, p->stage == DOWN_READY ? p->gated : p->inputs, p->lows);
+        return;
+    case MERGE:
+        for (int head = 0, row = p->window * WINDOW + task; head < m->heads; head++) {
+            float lse = merge(m, p->parts, row, head, p->partials, m->layers[p->layer].out.kind, p->inputs, p->s->rows);
+            if (p->s->num_scored) p->lse[(size_t)row * m->heads + head] = lse;
+        }
+        return;
+    case EMBED: case OUT_POST: case DOWN_POST: break;
+    }
+    for (int row = task * TILE; row < p->s->rows && row < (task + 1) * TILE; row++) {
+        float *x = p->x + (size_t)row * m->hidden;
+        if (p->stage != EMBED) {
+            add_normed(p->qkv + (size_t)row * m->hidden, post_norm_of(p, p->stage), m->hidden, m->epsilon, x);
+            continue;
+        }
+        warmdesk_unpack_row(m->embedding_type, m->embedding + p->s->tokens[row] * row_bytes(m->embedding_type, m->hidden), m->hidden, x);
         for (int i = 0; m->embedding_scale != 1 && i < m->hidden; i++) x[i] *= m->embedding_scale;
     }
-    meet(team);
-    for (int layer = 0; layer < s->num_layers; layer++) {
-        if (s->gives_up) {
-            if (team->thread == 0) *all->given_up = s->gives_up();
-            meet(team);
-            if (*all->given_up) return;
-        }
-        run_layer(m, s, all, mine, most_readers, layer, team);
+}
+
+static int count_tasks(const Pass *p) {
+    const Step *s = p->s;
+    int rows = rows_of(p, p->stage), tiles = (rows + TILE - 1) / TILE, left = rows - p->window * WINDOW, units = 0;
+    switch ((Stage)p->stage) {
+    case EMBED: return tiles;
+    case QKV: case OUT: case GATE_UP: case DOWN: case HEAD: return linear_tasks(linear_of(p, p->stage), rows, span_of(p, p->stage));
+    case QKV_READY: case GATE_UP_READY: case HEAD_READY: return rows <= SHORT ? 0 : tiles;
+    case OUT_READY: case DOWN_READY: return rows <= SHORT || !has_lows(linear_of(p, p->stage + 1)) ? 0 : tiles;
+    case OUT_POST: case DOWN_POST: return post_norm_of(p, p->stage) ? tiles : 0;
+    case ATTEND: return p->first_unit[p->window + 1] - p->first_unit[p->window];
+    case MERGE: return rows <= SHORT && !s->num_scored ? 0 : left < WINDOW ? left : WINDOW;
+    case SCORE:
+        for (int run = 0; run < s->num_scored && p->layer >= s->first_scored && p->layer <= s->last_scored; run++)
+            units += (s->scored[run].item.length + UNIT - 1) / UNIT;
+        return units;
     }
-    FOR_PART(i, s->num_outputs, team)
-        norm(all->x + (size_t)s->outputs[i] * m->hidden, m->final_norm, m->hidden, m->epsilon, m->head.kind, all->normed, i,
-             s->num_outputs);
-    meet(team);
-    if (s->num_outputs) linear(&m->head, all->normed, s->num_outputs, STORE, 0, s->logits, all->lows, team);
+    return 0;
+}
+
+/* Begins the next stage that has tasks; gives how many. */
+static int next_stage(void *of) {
+    Pass *p = of;
+    for (int tasks; p->stage < HEAD;) {
+        if (p->stage == MERGE && (p->window + 1) * WINDOW < p->s->rows) p->window++, p->stage = ATTEND;
+        else if (p->stage == DOWN_POST && p->layer + 1 < p->s->num_layers) p->layer++, p->window = 0, p->stage = QKV_READY;
+        else p->stage++;
+        if (p->stage == QKV_READY && p->s->gives_up && (p->is_given_up = p->s->gives_up())) return 0;
+        if ((tasks = count_tasks(p))) return p->count++, tasks;
+    }
+    return 0;
 }
 
 /* How many outputs a panel has. */
@@ -171,32 +250,19 @@ int warmdesk_lanes(void) { return LANES; }
 
 /* Returns 0; 1 if there is no memory; 2 if the pass was given up, and the keys and values of its rows are incomplete. */
 int warmdesk_step(const Model *m, const Step *s) {
-    int most_readers = largest(1, QUERIES / (m->heads / m->kv_heads)), given_up = 0;
+    int most_readers = largest(1, QUERIES / (m->heads / m->kv_heads)), threads = gather(s->threads), places = largest(1, threads);
     Cuts cuts = cut(s, most_readers, NULL, NULL);
     Space space = {0};
-    lay_out(m, s, most_readers, cuts, &space);
-    if (posix_memalign((void **)&space.memory, 64, space.taken)) return 1;
+    lay_out(m, s, most_readers, cuts, places, &space);
+    if (posix_memalign((void **)&space.memory, 64, space.taken)) return dismiss(threads), 1;
     space.taken = 0;
-    Shared all = lay_out(m, s, most_readers, cuts, &space);
-    all.given_up = &given_up;
-    cut(s, most_readers, all.units, all.first_unit);
-    memset(all.parts.first_part, 0, (s->rows + 2) * sizeof(int32_t));
-    find_parts(s, all.units, cuts.units, all.parts);
-    Meeting meeting = {0};
-
-#pragma omp parallel num_threads(s->threads)
-    {
-#ifdef _OPENMP
-        Team team = {&meeting, omp_get_thread_num(), omp_get_num_threads(), FEWEST_LOOKS};
-#else
-        Team team = {&meeting, 0, 1, FEWEST_LOOKS};
-#endif
-        Space own = {all.private_memory + team.thread * all.private_bytes, 0};
-        Private mine = lay_out_private(m, s, most_readers, &own);
-        run_pass(m, s, &all, &mine, most_readers, &team);
-    }
+    Pass pass = lay_out(m, s, most_readers, cuts, places, &space);
+    cut(s, most_readers, pass.units, pass.first_unit);
+    memset(pass.parts.first_part, 0, (s->rows + 2) * sizeof(int32_t));
+    find_parts(s, pass.units, cuts.units, pass.parts);
+    share((Work){&pass, next_stage, run_task}, threads);
     free(space.memory);
-    return given_up ? 2 : 0;
+    return pass.is_given_up ? 2 : 0;
 }
 
 static int32_t likeliest(const float *logits, long count) {

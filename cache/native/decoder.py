@@ -428,7 +428,8 @@ def rounded(weights: Tensor) -> Tensor:
     """Round weights `[outputs, inputs]` to 8 bits for packed.h: uint8 `[blocks, 272]`, each block's scales and then its
     numbers. A scale is rounded up to float16, so no weight exceeds 127 scales.
     """
-    blocks = weights.float().view(-1, BLOCK_ROWS, weights.shape[1] // BLOCK_COLUMNS, BLOCK_COLUMNS).transpose(1, 2)
+    pairs = weights.float().view(-1, 2, BLOCK_ROWS, weights.shape[1] // BLOCK_COLUMNS, BLOCK_COLUMNS)
+    blocks = pairs.permute(0, 3, 1, 2, 4).flatten(1, 2)
     exact = blocks.abs().amax(3) / 127
     scales = exact.half()
     scales = torch.where(scales.float() < exact, torch.nextafter(scales, scales.new_tensor(torch.inf)), scales)

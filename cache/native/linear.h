@@ -3,15 +3,14 @@
 Weights are packed in panels of LANES outputs: for each pair of inputs as many pairs of bfloat16. Everything is summed
 in float32.
 Weights of 4 to 8 bits are as packed.h says.
-Threads share the outputs, and where there are many rows also these, so that a group of panels is read from memory once
-and stays in the cache while it meets one tile of rows after another. */
+A task is some outputs and, where there are many rows, some of these, so that a group of panels stays in the cache while it meets
+one tile of rows after another. */
 
 #pragma once
 #include "packed.h"
-#include "team.h"
 
 enum { OUTPUTS = 64, GROUP = OUTPUTS / LANES };
-enum { TILE = 16, TILES = 4 }; /* TILES: how many a thread takes at once */
+enum { TILE = 16, TILES = 4 }; /* TILES: of a task */
 enum { MOST_RANK = 64, LOWS = 3 * TILE * MOST_RANK / COLUMNS }; /* of adapters; LOWS: see `find_lows` */
 /* For each sum of a block of a tile: `panels` and `rows` are constants where this is inlined. */
 #define EACH_SUM \
@@ -102,10 +101,10 @@ static INLINE void multiply_group(const char *weights, size_t panel_bytes, const
 /* What adapters make of the rows of a tile before `up`: [3, rows, rank / COLUMNS], for each part. */
 static void find_lows(const Linear *l, const Rounded *x, int rows, Rounded *lows) {
     int blocks = l->inputs / COLUMNS;
-    float sums[TILE][BLOCK_ROWS], whole[TILE][MOST_RANK];
+    float sums[TILE][TOGETHER], whole[TILE][MOST_RANK];
     for (int part = 0; part < 3; part++, lows += TILE * MOST_RANK / COLUMNS) {
         const Part *of = l->parts + part;
-        for (int r = 0; r < of->rank; r += BLOCK_ROWS) {
+        for (int r = 0; r < of->rank; r += TOGETHER) {
             multiply_packed(W8, of->down + (size_t)r / BLOCK_ROWS * blocks * sizeof(Block8), x, blocks, rows, sums);
             for (int m = 0; m < rows; m++) memcpy(whole[m] + r, sums[m], sizeof *sums);
         }
@@ -117,10 +116,9 @@ static void find_lows(const Linear *l, const Rounded *x, int rows, Rounded *lows
 /* As `multiply_group`, for group `group` of packed weights; of gate and up a group has 32 outputs each. */
 static INLINE void multiply_group_packed(const Linear *l, int group, Use use, const Rounded *x, const Rounded *lows, int rows,
                                          floats result[][TILE]) {
-    enum { CHUNK = LANES < BLOCK_ROWS ? LANES : BLOCK_ROWS };
     int blocks = l->inputs / COLUMNS;
-    float sums[TILE][BLOCK_ROWS], more[TILE][BLOCK_ROWS];
-    for (int at = 0; at < OUTPUTS; at += BLOCK_ROWS) {
+    float sums[TILE][TOGETHER], more[TILE][TOGETHER];
+    for (int at = 0; at < OUTPUTS; at += TOGETHER) {
         int part = use == GATE ? at / 32 : 0, output = use == GATE ? group * 32 + at % 32 : group * OUTPUTS + at;
         for (; use != GATE && output >= l->parts[part].outputs; part++) output -= l->parts[part].outputs;
         const Part *of = l->parts + part;
@@ -129,11 +127,11 @@ static INLINE void multiply_group_packed(const Linear *l, int group, Use use, co
             int ranks = of->rank / COLUMNS;
             const char *up = of->up + (size_t)output / BLOCK_ROWS * ranks * sizeof(Block8);
             multiply_packed(W8, up, lows + part * TILE * MOST_RANK / COLUMNS, ranks, rows, more);
-            for (int i = 0; i < rows * BLOCK_ROWS; i++) sums[0][i] += more[0][i];
+            for (int i = 0; i < rows * TOGETHER; i++) sums[0][i] += more[0][i];
         }
-        for (int k = 0; k < BLOCK_ROWS; k += CHUNK) {
+        for (int k = 0; k < TOGETHER; k += LANES) {
             int to = use == GATE ? at % 32 + k : at + k, panel = use == GATE ? to / LANES * 2 + part : to / LANES;
-            for (int m = 0; m < rows; m++) memcpy((float *)&result[panel][m] + to % LANES, sums[m] + k, CHUNK * sizeof(float));
+            for (int m = 0; m < rows; m++) memcpy(&result[panel][m], sums[m] + k, sizeof(floats));
         }
     }
 }
@@ -164,22 +162,19 @@ static INLINE void use_products(const Linear *l, floats result[][TILE], int grou
     }
 }
 
-static INLINE void linear_of(const Linear *l, Kind kind, const void *x, int rows, Use use, Kind next, void *out, Rounded *lows,
-                             Team *team) {
-    int inputs = l->inputs, groups = l->outputs / LANES / GROUP, tiles = (rows + TILE - 1) / TILE;
-    size_t panel_bytes = (size_t)inputs * LANES * 2;
-    int parts = (tiles + TILES - 1) / TILES;
-    int has_lows = kind == PACKED && (l->parts[0].rank || l->parts[1].rank || l->parts[2].rank);
-    if (has_lows) {
-        FOR_PART(tile, tiles, team)
-            find_lows(l, (const Rounded *)x + tile * TILE * inputs / COLUMNS, rows_of_tile(tile, rows),
-                      lows + tile * LOWS);
-        meet(team);
-    }
-    FOR_PART(task, (long)groups * parts, team) {
-        int group = task / parts, first = task % parts * TILES;
+/* How many tasks the product with some rows is: of `span` groups of outputs, and of TILES tiles of rows. */
+static int linear_tasks(const Linear *l, int rows, int span) {
+    return (l->outputs / OUTPUTS + span - 1) / span * ((rows + TILE * TILES - 1) / (TILE * TILES));
+}
+
+static INLINE void run_linear(const Linear *l, Kind kind, const void *x, int rows, Use use, Kind next, void *out,
+                              const Rounded *lows, int span, int task) {
+    int inputs = l->inputs, groups = l->outputs / OUTPUTS, tiles = (rows + TILE - 1) / TILE, parts = (tiles + TILES - 1) / TILES;
+    int first_tile = task % parts * TILES, first_group = task / parts * span;
+    for (int group = first_group; group < groups && group < first_group + span; group++) {
+        size_t panel_bytes = (size_t)inputs * LANES * 2;
         const char *weights = (const char *)l->weights + group * GROUP * panel_bytes;
-        for (int tile = first; tile < tiles && tile < first + TILES; tile++) {
+        for (int tile = first_tile; tile < tiles && tile < first_tile + TILES; tile++) {
             int in_tile = rows_of_tile(tile, rows);
             size_t before = (size_t)tile * TILE * inputs;
             floats result[GROUP][TILE];
@@ -192,8 +187,10 @@ static INLINE void linear_of(const Linear *l, Kind kind, const void *x, int rows
     }
 }
 
-/* Threads share the work. next, out: see `use_products`. lows: memory of LOWS for each tile, if there are adapters */
-static void linear(const Linear *l, const void *x, int rows, Use use, Kind next, void *out, Rounded *lows, Team *team) {
-    if (l->kind == BFLOAT16) linear_of(l, BFLOAT16, x, rows, use, next, out, lows, team);
-    if (l->kind == PACKED) linear_of(l, PACKED, x, rows, use, next, out, lows, team);
+/* One of `linear_tasks`. next, out: see `use_products`. lows: of `find_lows`, LOWS for each tile, if there are adapters */
+static void linear(const Linear *l, const void *x, int rows, Use use, Kind next, void *out, const Rounded *lows, int span, int task) {
+    if (l->kind == BFLOAT16) run_linear(l, BFLOAT16, x, rows, use, next, out, lows, span, task);
+    if (l->kind == PACKED) run_linear(l, PACKED, x, rows, use, next, out, lows, span, task);
 }
+
+static int has_lows(const Linear *l) { return l->kind == PACKED && (l->parts[0].rank || l->parts[1].rank || l->parts[2].rank); }

@@ -1,6 +1,6 @@
 /* Products with weights of 4 to 8 bits, as GGUF files have them, and their layout in memory.
 
-Weights stand in blocks of 8 outputs x 32 inputs, the blocks of 8 outputs one after another. A vector of 32 bytes holds 4
+Weights stand in blocks of 8 outputs x 32 inputs: for each 16 outputs pairs of blocks, one after another. A vector of 32 bytes holds 4
 inputs of 8 outputs, so 4 activations, repeated, meet 8 outputs at once and nothing is added up across a vector. A weight is
 `scale * number - low`. Activations are rounded to 8 bits, with a scale for 32 of them.
 
@@ -16,7 +16,8 @@ The plain C version is the oracle of the others, and runs where there are none. 
 #define PACKED_AVX2
 #endif
 
-enum { BLOCK_ROWS = 8, COLUMNS = 32, QUADS = COLUMNS / 4 };     /* of a block; QUADS: vectors of 4 columns */
+enum { BLOCK_ROWS = 8, COLUMNS = 32, QUADS = COLUMNS / 4 }; /* of a block; QUADS: vectors of 4 columns */
+enum { TOGETHER = 16, AHEAD_BYTES = 2048 }; /* outputs that are multiplied at once; what is asked for before it is needed */
 typedef enum { W4 = 3, W5, W6, W8 } Packed;               /* numbers of so many bits, behind the kinds of linear.h */
 typedef struct { uint16_t scale[BLOCK_ROWS], low[BLOCK_ROWS]; uint8_t nibbles[128]; } Block4;             /* halves of bytes: see below */
 typedef struct { uint16_t scale[BLOCK_ROWS], low[BLOCK_ROWS]; uint8_t nibbles[128], high[32]; } Block5;
@@ -93,8 +94,8 @@ static INLINE int number_of(int kind, const void *block, int row, int column, fl
     return kind == W5 ? number | (b->high[at] >> quad & 1) << 4 : number;
 }
 
-/* sums [rows][8] += a block of weights times `rows` blocks of activations, `stride` apart. */
-static void plain_block(int kind, const void *block, const Rounded *x, size_t stride, int rows, float (*sums)[BLOCK_ROWS]) {
+/* sums [rows][16], from output `to` on, += a block of weights times `rows` blocks of activations, `stride` apart. */
+static void plain_block(int kind, const void *block, const Rounded *x, size_t stride, int rows, int to, float (*sums)[TOGETHER]) {
     for (int r = 0; r < BLOCK_ROWS; r++)
         for (int m = 0; m < rows; m++)
             for (int half = 0; half < 2; half++) {
@@ -102,7 +103,7 @@ static void plain_block(int kind, const void *block, const Rounded *x, size_t st
                 int sum = 0;
                 for (int c = 0; c < 16; c++)
                     sum += number_of(kind, block, r, 16 * half + c, &scale, &low) * x[m * stride].numbers[16 * half + c];
-                sums[m][r] += scale * x[m * stride].scale * sum - low * x[m * stride].halves[half];
+                sums[m][to + r] += scale * x[m * stride].scale * sum - low * x[m * stride].halves[half];
             }
 }
 
@@ -138,77 +139,89 @@ static INLINE __m256i load_quad(int kind, const void *block, int quad) {
     return w;
 }
 
+#define EACH_GROUP _Pragma("GCC unroll 2") for (int g = 0; g < 2; g++)
 #define EACH_ROW _Pragma("GCC unroll 4") for (int m = 0; m < rows; m++)
+/* The compiler would else add up later, which takes more registers than there are: it was a third slower. */
+#define NOW(vector) __asm__("" : "+x"(vector))
 
-/* As `plain_block`, for up to 4 rows, whose sums stay in registers. Sums of products fit into 16 bits for 8 quads of 4 bits
-   (8 * 2 * 15 * 127), 4 of 5, 2 of 6 and 1 of 8. Kind and rows are constants where this is inlined. */
-static INLINE void add_block(int kind, const void *block, const Rounded *x, size_t stride, int rows, __m256 *acc) {
+/* As `plain_block`, for a pair of blocks and up to 4 rows: 4 activations, repeated, meet 16 outputs. Sums
+   of products fit into 16 bits for 8 quads of 4 bits (8 * 2 * 15 * 127), 4 of 5, 2 of 6 and 1 of 8. Kind and rows are constants
+   where this is inlined. */
+static INLINE void add_blocks(int kind, const char *pair, const Rounded *x, size_t stride, int rows, __m256 (*acc)[4]) {
     const int fit = kind == W4 ? 8 : kind == W5 ? 4 : kind == W6 ? 2 : 1, group = kind == W6 ? 4 : 8; /* with one scale */
 #pragma GCC unroll 2
     for (int first = 0; first < QUADS; first += group) {
-        __m256i whole[4], part[4];
-        EACH_ROW whole[m] = _mm256_setzero_si256();
+        __m256i whole[2][4], part[2][4], w[2], size[2];
+        EACH_GROUP EACH_ROW whole[g][m] = _mm256_setzero_si256();
 #pragma GCC unroll 8
         for (int quad = first; quad < first + group; quad++) {
-            __m256i w = load_quad(kind, block, quad), size = kind == W8 ? _mm256_abs_epi8(w) : w;
+            EACH_GROUP {
+                w[g] = load_quad(kind, pair + g * block_bytes(kind), quad), size[g] = kind == W8 ? _mm256_abs_epi8(w[g]) : w[g];
+                NOW(size[g]);
+            }
             EACH_ROW {
                 __m256i four = quad_of(x[m * stride].numbers, quad);
-                if (kind == W8) four = _mm256_sign_epi8(four, w);
+                EACH_GROUP {
+                    __m256i signs = kind == W8 ? _mm256_sign_epi8(four, w[g]) : four;
 #ifdef DOT
-                whole[m] = DOT(whole[m], size, four);
+                    whole[g][m] = DOT(whole[g][m], size[g], signs);
 #else
-                __m256i product = _mm256_maddubs_epi16(size, four);
-                part[m] = quad % fit ? _mm256_add_epi16(part[m], product) : product;
-                if (quad % fit == fit - 1) {
-                    __m256i wide = _mm256_madd_epi16(part[m], _mm256_set1_epi16(1));
-                    whole[m] = quad - first < fit ? wide : _mm256_add_epi32(whole[m], wide);
-                }
+                    __m256i product = _mm256_maddubs_epi16(size[g], signs);
+                    part[g][m] = quad % fit ? _mm256_add_epi16(part[g][m], product) : product;
+                    NOW(part[g][m]);
+                    if (quad % fit == fit - 1) {
+                        __m256i wide = _mm256_madd_epi16(part[g][m], _mm256_set1_epi16(1));
+                        whole[g][m] = quad - first < fit ? wide : _mm256_add_epi32(whole[g][m], wide);
+                    }
 #endif
+                }
             }
         }
-        const Block6 *b6 = block;
-        __m256 scale = halves(kind == W6 ? b6->scale[first / 4] : (const uint16_t *)block);
-        EACH_ROW acc[m] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole[m]),
-                                          _mm256_mul_ps(scale, _mm256_set1_ps(x[m * stride].scale)), acc[m]);
-        if (kind == W6) {
-            __m256 low = _mm256_mul_ps(scale, _mm256_set1_ps(32));
-            EACH_ROW acc[m] = _mm256_fnmadd_ps(low, _mm256_set1_ps(x[m * stride].halves[first / 4]), acc[m]);
-        }
-        if (kind == W4 || kind == W5) {
-            __m256 low = halves(((const Block4 *)block)->low);
-            EACH_ROW acc[m] = _mm256_fnmadd_ps(low, _mm256_set1_ps(x[m * stride].sum), acc[m]);
+        EACH_GROUP {
+            const Block6 *b6 = (const void *)(pair + g * block_bytes(kind));
+            __m256 scale = halves(b6->scale[kind == W6 ? first / 4 : 0]);
+            EACH_ROW acc[g][m] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole[g][m]),
+                                                 _mm256_mul_ps(scale, _mm256_set1_ps(x[m * stride].scale)), acc[g][m]);
+            if (kind == W8) continue;
+            __m256 low = kind == W6 ? _mm256_mul_ps(scale, _mm256_set1_ps(32)) : halves(b6->scale[1]); /* `low` of W4 and W5 */
+            EACH_ROW {
+                float sum = kind == W6 ? x[m * stride].halves[first / 4] : x[m * stride].sum;
+                acc[g][m] = _mm256_fnmadd_ps(low, _mm256_set1_ps(sum), acc[g][m]);
+            }
         }
     }
 }
 
-/* sums [rows][8] = 8 outputs of so many inputs times up to 4 rows of activations. */
-static INLINE void multiply_8(int kind, const char *weights, const Rounded *x, int blocks, int rows, float (*sums)[BLOCK_ROWS]) {
-    const size_t bytes = block_bytes(kind);
-    __m256 acc[4];
-    EACH_ROW acc[m] = _mm256_setzero_ps();
+/* sums [rows][16] = 16 outputs of so many inputs times up to 4 rows of activations. */
+static INLINE void multiply_16(int kind, const char *weights, const Rounded *x, int blocks, int rows, float (*sums)[TOGETHER]) {
+    const size_t bytes = 2 * block_bytes(kind);
+    __m256 acc[2][4];
+    EACH_GROUP EACH_ROW acc[g][m] = _mm256_setzero_ps();
     for (int b = 0; b < blocks; b++, weights += bytes) {
         if (rows == 1)
-            for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(weights + 1024 + at);
-        add_block(kind, weights, x + b, blocks, rows, acc);
+            for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(weights + AHEAD_BYTES + at);
+        add_blocks(kind, weights, x + b, blocks, rows, acc);
     }
-    EACH_ROW _mm256_storeu_ps(sums[m], acc[m]);
+    EACH_GROUP EACH_ROW _mm256_storeu_ps(sums[m] + g * BLOCK_ROWS, acc[g][m]);
 }
+#undef EACH_GROUP
 #undef EACH_ROW
 #else
-static INLINE void multiply_8(int kind, const char *weights, const Rounded *x, int blocks, int rows, float (*sums)[BLOCK_ROWS]) {
+static INLINE void multiply_16(int kind, const char *weights, const Rounded *x, int blocks, int rows, float (*sums)[TOGETHER]) {
     memset(sums, 0, rows * sizeof *sums);
-    for (int b = 0; b < blocks; b++) plain_block(kind, weights + b * block_bytes(kind), x + b, blocks, rows, sums);
+    for (int b = 0; b < 2 * blocks; b++)
+        plain_block(kind, weights + b * block_bytes(kind), x + b / 2, blocks, rows, b % 2 * BLOCK_ROWS, sums);
 }
 #endif
 
-/* sums [rows][8] = 8 outputs, whose blocks are `weights`, times rows of activations [rows, blocks]. */
-static void multiply_packed(int kind, const char *weights, const Rounded *x, int blocks, int rows, float (*sums)[BLOCK_ROWS]) {
+/* sums [rows][16] = 16 outputs, whose blocks are `weights`, times rows of activations [rows, blocks]. */
+static void multiply_packed(int kind, const char *weights, const Rounded *x, int blocks, int rows, float (*sums)[TOGETHER]) {
 #define MULTIPLY(KIND) \
     if (kind == KIND) { \
         int m = 0; \
-        for (; m + 4 <= rows; m += 4) multiply_8(KIND, weights, x + (size_t)m * blocks, blocks, 4, sums + m); \
-        for (; m + 2 <= rows; m += 2) multiply_8(KIND, weights, x + (size_t)m * blocks, blocks, 2, sums + m); \
-        for (; m < rows; m++) multiply_8(KIND, weights, x + (size_t)m * blocks, blocks, 1, sums + m); \
+        for (; m + 4 <= rows; m += 4) multiply_16(KIND, weights, x + (size_t)m * blocks, blocks, 4, sums + m); \
+        for (; m + 2 <= rows; m += 2) multiply_16(KIND, weights, x + (size_t)m * blocks, blocks, 2, sums + m); \
+        for (; m < rows; m++) multiply_16(KIND, weights, x + (size_t)m * blocks, blocks, 1, sums + m); \
     }
     MULTIPLY(W4)
     MULTIPLY(W5)

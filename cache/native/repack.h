@@ -49,8 +49,8 @@ static float half_at(const uint8_t *at) {
     return half_to_float(bits);
 }
 
-/* `index`: of the 32 weights in the row */
-static Unpacked unpack(int type, const uint8_t *row, int index) {
+/* `index`: of the 32 weights in the row. O3: else GCC has no vectors for it. */
+__attribute__((optimize("O3"))) static Unpacked unpack(int type, const uint8_t *row, int index) {
     Unpacked u = {};
     int is_k = type >= Q4_K, sub = index % 8;
     const uint8_t *at = row + (is_k ? index / 8 : index) * file_bytes(type), *high = NULL, *nibbles = NULL;
@@ -92,26 +92,26 @@ static Unpacked unpack(int type, const uint8_t *row, int index) {
     return u;
 }
 
-/* A block of weights of 8 rows. */
+/* A block of weights of 8 rows. Four numbers at once are the bytes of a word. */
 static INLINE void pack(int kind, const Unpacked *rows, void *block) {
     Block5 *b5 = block; /* W4 begins as W5 */
     Block6 *b6 = block;
-    Block8 *b8 = block;
-    uint8_t *nibbles = kind == W6 ? b6->nibbles : b5->nibbles;
+    uint32_t *words = kind == W8 ? (void *)((Block8 *)block)->numbers : kind == W6 ? (void *)b6->nibbles : (void *)b5->nibbles;
+    uint32_t *high = words + 4 * BLOCK_ROWS; /* behind the nibbles */
     memset(block, 0, block_bytes(kind));
     for (int row = 0; row < BLOCK_ROWS; row++) {
         const Unpacked *u = rows + row;
-        const uint8_t *numbers = u->numbers;
         if (kind == W6) b6->scale[0][row] = float_to_half(u->scale[0]), b6->scale[1][row] = float_to_half(u->scale[1]);
         else ((uint16_t *)block)[row] = float_to_half(u->scale[0]);
         if (kind == W4 || kind == W5) b5->low[row] = float_to_half(u->low);
-        for (int quad = 0; quad < QUADS; quad++, numbers += 4)
-            for (int i = 0, at = 4 * row; i < 4; i++, at++) {
-                if (kind == W8) b8->numbers[32 * quad + at] = numbers[i];
-                else if (quad < 4) nibbles[32 * quad + at] = (numbers[i] & 15) | numbers[i + 16] << 4;
-                if (kind == W5) b5->high[at] |= numbers[i] >> 4 << quad;
-                if (kind == W6) b6->high[quad / 4 * 32 + at] |= numbers[i] >> 4 << 2 * (quad % 4);
-            }
+        for (int quad = 0; quad < QUADS; quad++) {
+            uint32_t four;
+            memcpy(&four, u->numbers + 4 * quad, 4);
+            if (kind == W8) words[BLOCK_ROWS * quad + row] = four;
+            else words[BLOCK_ROWS * (quad % 4) + row] |= (four & 0x0f0f0f0f) << (quad < 4 ? 0 : 4);
+            if (kind == W5) high[row] |= (four >> 4 & 0x01010101) << quad;
+            if (kind == W6) high[quad / 4 * BLOCK_ROWS + row] |= (four >> 4 & 0x03030303) << 2 * (quad % 4);
+        }
     }
 }
 
@@ -133,8 +133,8 @@ void warmdesk_repack(int type, const uint8_t *from, long rows, long columns, int
             if (turned) row += in_head % (turned / 2) * 2 + in_head / (turned / 2) - in_head;
             sources[i] = from + row * row_bytes(type, columns);
         }
-        char *block = to + first / BLOCK_ROWS * blocks * block_bytes(kind);
-        for (int b = 0; b < blocks; b++, block += block_bytes(kind)) {
+        char *block = to + (first / TOGETHER * 2 * blocks + first % TOGETHER / BLOCK_ROWS) * block_bytes(kind);
+        for (int b = 0; b < blocks; b++, block += 2 * block_bytes(kind)) {
             Unpacked unpacked[BLOCK_ROWS];
             for (int i = 0; i < BLOCK_ROWS; i++) unpacked[i] = unpack(type, sources[i], b);
 #define PACK(KIND) if (kind == KIND) pack(KIND, unpacked, block);
@@ -182,13 +182,13 @@ void warmdesk_multiply(int type, const char *weights, long outputs, const float 
                        float *to) {
     int kind = packed_kind(type), blocks = columns / COLUMNS;
     Rounded *rounded = malloc(sizeof(Rounded) * rows * blocks);
-    float(*sums)[BLOCK_ROWS] = malloc(sizeof *sums * rows);
+    float(*sums)[TOGETHER] = malloc(sizeof *sums * rows);
     for (long i = 0; i < rows * blocks; i++) round_block(x + i * COLUMNS, rounded + i);
-    for (long first = 0; first < outputs; first += BLOCK_ROWS) {
+    for (long first = 0; first < outputs; first += TOGETHER) {
         const char *at = weights + first / BLOCK_ROWS * blocks * block_bytes(kind);
         memset(sums, 0, sizeof *sums * rows);
-        for (int b = 0; b < blocks && is_plain; b++)
-            plain_block(kind, at + b * block_bytes(kind), rounded + b, blocks, rows, sums);
+        for (int b = 0; b < 2 * blocks && is_plain; b++)
+            plain_block(kind, at + b * block_bytes(kind), rounded + b / 2, blocks, rows, b % 2 * BLOCK_ROWS, sums);
         if (!is_plain) multiply_packed(kind, at, rounded, blocks, rows, sums);
         for (long m = 0; m < rows; m++) memcpy(to + m * outputs + first, sums[m], sizeof *sums);
     }

@@ -1,43 +1,47 @@
-/* The threads of a pass: how they share work, and where they wait for each other.
+/* Threads that share work.
 
-OpenMP starts the threads. Its own barriers put a thread to sleep at once when there are more of its threads in the
-process than processors, even if the others do nothing, and there are as soon as two threads have ever run a parallel
-region: waking up 300 times took a fifth of a pass or more. Here a thread looks for a while whether the others have come, and
-sleeps then, so that others can use its processor. */
+Work is a row of phases, and a phase is a number of tasks. Each thread has a part of them, tasks that lie together in memory, and
+takes those of others when it has none. A phase ends when its tasks are done, and who does the last one begins the next phase: a
+thread that another process keeps from its processor is waited for only if it has a task. Threads look for a while whether
+there is more to do, and sleep then, so that others can use the processor. */
 
 #pragma once
+#include <pthread.h>
 #include <stdatomic.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-#ifdef __linux__
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#else
-#include <sched.h>
-#endif
+#include <stdint.h>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
-/* How often to look before sleeping: few times, as another process may need the processor, and more with each wait in
-   which that was enough. */
-enum { FEWEST_LOOKS = 400, MOST_LOOKS = 3000, MORE_LOOKS = 200 };
+enum { MOST_THREADS = 256 };
+enum { LOOKS = 1500 }; /* before a thread sleeps: some 30 microseconds, longer than most phases of a step of decoding */
 
-/* All zero before the first meeting. Each number in a cache line of its own, where threads do not disturb each other. */
+/* What threads do. next: begins the next phase and gives how many tasks it has; 0: the work is over. */
 typedef struct {
-    _Alignas(64) atomic_int arrived;
-    _Alignas(64) atomic_int round;
+    void *of;
+    int (*next)(void *of);
+    void (*run)(void *of, int task, int thread);
+} Work;
+
+/* Numbers that all threads change are in a cache line of their own, where they do not disturb others. */
+typedef struct {
+    _Alignas(64) atomic_int left; /* tasks of a thread's part that nobody has taken; 0 or less: none */
+} Portion;
+
+typedef struct {
+    _Alignas(64) atomic_uint state;  /* twice the number of the phase, and 1 where the work is over */
+    _Alignas(64) atomic_int undone; /* tasks of the phase */
     _Alignas(64) atomic_int asleep;
-    _Alignas(64) atomic_int next; /* what is handed out */
-} Meeting;
-
-/* What a thread knows of the others. looks: of its next wait */
-typedef struct {
-    Meeting *meeting;
-    int thread, threads, looks;
+    atomic_int threads;
+    int tasks; /* of the phase; as the work only read by a thread that has a task */
+    Work work;
+    Portion parts[MOST_THREADS];
+    pthread_mutex_t in_use, sleeping;
+    pthread_cond_t begun;
 } Team;
+
+#define NEW_TEAM {.threads = 1, .in_use = PTHREAD_MUTEX_INITIALIZER, .sleeping = PTHREAD_MUTEX_INITIALIZER, .begun = PTHREAD_COND_INITIALIZER}
+static Team team = NEW_TEAM;
 
 static inline void pause_shortly(void) {
 #if defined(__x86_64__)
@@ -47,54 +51,83 @@ static inline void pause_shortly(void) {
 #endif
 }
 
-static inline void sleep_while(atomic_int *number, int value) {
-#ifdef __linux__
-    syscall(SYS_futex, number, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0); /* at once back where it is another value */
-#else
-    (void)number, (void)value;
-    sched_yield();
-#endif
+static void begin_phase(void) {
+    int tasks = team.work.next(team.work.of);
+    unsigned state = (atomic_load(&team.state) | 1) + 1; /* of the next phase */
+    team.tasks = tasks;
+    atomic_store(&team.undone, tasks);
+    for (long i = 0; i < team.threads && tasks; i++)
+        atomic_store(&team.parts[i].left, tasks * (i + 1) / team.threads - tasks * i / team.threads);
+    atomic_store(&team.state, tasks ? state : state + 1);
+    if (!atomic_load(&team.asleep)) return;
+    pthread_mutex_lock(&team.sleeping);
+    pthread_cond_broadcast(&team.begun);
+    pthread_mutex_unlock(&team.sleeping);
 }
 
-static inline void wake_all(atomic_int *number) {
-#ifdef __linux__
-    syscall(SYS_futex, number, FUTEX_WAKE_PRIVATE, 1 << 30, NULL, NULL, 0);
-#else
-    (void)number;
-#endif
-}
-
-/* Wait for all threads. first: what `handed_out` gives first from then on, the same for all. */
-static void meet_before(Team *team, int first) {
-    Meeting *at = team->meeting;
-    int round = atomic_load_explicit(&at->round, memory_order_relaxed); /* nobody changes it before this one arrives */
-    if (atomic_fetch_add(&at->arrived, 1) + 1 == team->threads) {
-        atomic_store_explicit(&at->arrived, 0, memory_order_relaxed);
-        atomic_store_explicit(&at->next, first, memory_order_relaxed);
-        atomic_store(&at->round, round + 1);
-        if (atomic_load(&at->asleep)) wake_all(&at->round);
-        return;
+/* Gives a task that is this thread's from then on; -1: there is none. */
+static int take_task(int thread, int threads) {
+    for (int i = 0; i < threads; i++) {
+        int part = (thread + i) % threads, left;
+        if (atomic_load(&team.parts[part].left) > 0 && (left = atomic_fetch_sub(&team.parts[part].left, 1)) > 0)
+            return (long)team.tasks * (part + 1) / team.threads - left;
     }
-    for (int look = 0; look < team->looks; look++) {
-        if (atomic_load_explicit(&at->round, memory_order_acquire) != round) {
-            if (team->looks < MOST_LOOKS) team->looks += MORE_LOOKS;
-            return;
+    return -1;
+}
+
+/* thread: 0: of the caller, which comes back when the work is over */
+static void take_part(int thread) {
+    for (int looks = 0, task;;) {
+        unsigned state = atomic_load(&team.state);
+        if ((task = take_task(thread, team.threads)) >= 0) {
+            team.work.run(team.work.of, task, thread);
+            if (atomic_fetch_sub(&team.undone, 1) == 1) begin_phase();
+            looks = 0;
+            continue;
         }
-        pause_shortly();
+        if (thread == 0 && state % 2) return;
+        while (looks < LOOKS && atomic_load(&team.state) == state) looks++, pause_shortly();
+        if (looks < LOOKS) continue;
+        pthread_mutex_lock(&team.sleeping);
+        atomic_fetch_add(&team.asleep, 1);
+        while (atomic_load(&team.state) == state) pthread_cond_wait(&team.begun, &team.sleeping);
+        atomic_fetch_sub(&team.asleep, 1);
+        pthread_mutex_unlock(&team.sleeping);
+        looks = 0;
     }
-    team->looks = FEWEST_LOOKS;
-    atomic_fetch_add(&at->asleep, 1);
-    while (atomic_load(&at->round) == round) sleep_while(&at->round, round);
-    atomic_fetch_sub(&at->asleep, 1);
 }
 
-static inline void meet(Team *team) { meet_before(team, 0); }
+static void *stay(void *thread) {
+    take_part((intptr_t)thread);
+    return NULL;
+}
 
-/* The next task of those that are handed out one by one. */
-static inline int handed_out(Team *team) { return atomic_fetch_add_explicit(&team->meeting->next, 1, memory_order_relaxed); }
+/* A fork has none of the threads. */
+static void forget_threads(void) { team = (Team)NEW_TEAM; }
 
-/* Where the part of a thread begins among `count` tasks that are shared evenly; it ends where the next one's begins. */
-static inline long part_of(long count, int thread, int threads) { return count * thread / threads; }
+/* Reserves the team, with so many threads at least if they can be started, until `share` ends. Gives how many may call `run`;
+   0: others have the team. */
+static int gather(int threads) {
+    if (pthread_mutex_trylock(&team.in_use)) return 0;
+    if (team.threads == 1 && threads > 1) pthread_atfork(NULL, NULL, forget_threads);
+    for (pthread_t made; team.threads < threads && team.threads < MOST_THREADS; team.threads++) {
+        if (pthread_create(&made, NULL, stay, (void *)(intptr_t)team.threads)) break;
+        pthread_detach(made);
+    }
+    return team.threads;
+}
 
-#define FOR_PART(i, count, team) \
-    for (long i = part_of(count, (team)->thread, (team)->threads); i < part_of(count, (team)->thread + 1, (team)->threads); i++)
+static void dismiss(int threads) {
+    if (threads) pthread_mutex_unlock(&team.in_use);
+}
+
+/* threads: 0: the work is done in this thread alone. */
+static void share(Work work, int threads) {
+    for (int tasks; !threads && (tasks = work.next(work.of));)
+        while (tasks--) work.run(work.of, tasks, 0);
+    if (!threads) return;
+    team.work = work;
+    begin_phase();
+    take_part(0);
+    dismiss(threads);
+}
