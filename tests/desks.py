@@ -22,7 +22,9 @@ def small_desk(
     """
     folder.mkdir(parents=True, exist_ok=True)
     put_database(small_settings(folder, **changes).database_url)
-    with tiny_desk(folder, lambda: build(family, seed), may_start_process="model" in changes, **changes) as desk:
+    with tiny_desk(
+        folder, lambda: build(family, seed, layers=2), may_start_process="model" in changes, **changes
+    ) as desk:
         if pages is not None:
             desk.ingest([pages])
         yield desk

@@ -100,7 +100,7 @@ def test_a_question_that_fails_takes_no_other_along(tmp_path, capsys):
     )
     progress: list[tuple[int, int]] = []
     with small_desk(
-        tmp_path / "desk", pages=write_pages(tmp_path / "pages"), disk=0, device_memory=256 << 10, system_text="Answer."
+        tmp_path / "desk", pages=write_pages(tmp_path / "pages"), disk=0, device_memory=170 << 10, system_text="Answer."
     ) as desk:
         result = desk.batch(read_questions(path), lambda done, total: progress.append((done, total)))
     none, big, fine, hello = batch_json(result)["answers"]

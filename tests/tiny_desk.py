@@ -20,7 +20,7 @@ def small_settings(folder: Path, **changes: Any) -> Settings:
     answered."""
     values: dict[str, Any] = {
         "data_dir": folder,
-        "device_memory": 4 << 20,
+        "device_memory": 3 << 20,
         "disk": 1 << 30,
         "passages": 2,
         "passage_tokens": 200,
