@@ -98,7 +98,7 @@ class FastEncoder:
         """Return layers with the same input as one, in the order of bert.c: one head after another."""
 
         def by_head(parts: list[Tensor]) -> Tensor:
-            return torch.stack([part.detach().unflatten(0, (-1, HEAD)) for part in parts], 1).flatten(0, 2)
+            return torch.stack([torch.unflatten(part.detach(), 0, (-1, HEAD)) for part in parts], 1).flatten(0, 2)
 
         weights = by_head([one.weight for one in linears])
         scales = weights.abs().amax(1) / MOST_WEIGHT
