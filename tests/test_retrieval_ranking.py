@@ -1,6 +1,7 @@
 """Vectors of statements, packed and scored, and the encoder that makes them with the bundled network."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +25,8 @@ from retrieval.ranking.encoder import (
     short_form,
 )
 from retrieval.ranking.training import RankerCard, save_ranker
-from retrieval.search.embedding import Vectors
-from retrieval.search.fast_encoder import Compiled
+from retrieval.search.embedding import Vectors, one_question
+from retrieval.search.fast_encoder import Compiled, FastEncoder
 from retrieval.search.minilm import bundled_network
 
 NOISE = np.random.default_rng(3)
@@ -168,6 +169,23 @@ def test_compiled_code_reads_the_same(encoder, folder, tmp_path):
         if text:  # else all are special
             assert np.allclose(one.weights, other.weights[:number], atol=2e-3)
         assert one.bar == pytest.approx(other.bar, abs=0.02)
+
+
+def test_a_question_reads_new_passages_at_its_own_priority_without_waiting(folder, tmp_path, monkeypatch):
+    fast, asked = StatementEncoder(folder, Compiled(tmp_path, 2)), list[bool]()
+    states = FastEncoder.states
+
+    def noting(network: FastEncoder, texts: Sequence[Sequence[int]], *, of_question: bool) -> list[Vectors]:
+        asked.append(of_question)
+        return states(network, texts, of_question=of_question)
+
+    monkeypatch.setattr(FastEncoder, "states", noting)
+    monkeypatch.setattr(fast, "_lock", None)
+    [before] = fast.read([COVERED])
+    with one_question():
+        [found] = fast.read([COVERED])
+    assert asked == [False, True]
+    assert close(before, found)
 
 
 def test_what_is_cut_off_has_zeros_and_the_lowest_matches(encoder):

@@ -16,6 +16,7 @@ import struct
 import threading
 from bisect import bisect_left
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from retrieval.errors import RetrievalError, first_line
-from retrieval.search.embedding import Vectors, of_length_one, short_batches
+from retrieval.search.embedding import Vectors, is_question, of_length_one, short_batches
 from retrieval.search.fast_encoder import Compiled, FastEncoder, fast_encoder_of
 from retrieval.search.minilm import BundledTokenizer, MiniLM, bundled_folder, bundled_network, padded
 
@@ -198,7 +199,7 @@ class RankerModel(nn.Module):
 
     def statements(self, ids: Tensor, mask: Tensor, spans: Sequence[tuple[int, int, int]]) -> tuple[Tensor, Tensor]:
         """Return whole vectors `[spans, hidden]`, token vectors `[tokens, SHORT]`. spans: row, first and end token."""
-        states = self.read(ids, mask)
+        states = self.read(ids, mask, of_question=is_question())
         width = states.shape[1]
         where = torch.cat([torch.arange(row * width + first, row * width + end) for row, first, end in spans])
         tokens = states.reshape(-1, states.shape[-1])[where]
@@ -286,7 +287,7 @@ class StatementEncoder:
         wholes = np.zeros((len(spans), self._model.encoder.hidden), np.float16)
         tokens = np.zeros((0, SHORT), np.int8)
         if read:
-            with self._lock, torch.inference_mode():
+            with nullcontext() if self._model.fast else self._lock, torch.inference_mode():
                 some, all_tokens = self._model.statements(ids, mask, read)
             wholes[[first < end for _, first, end in spans]] = some.numpy()
             tokens = short_form(all_tokens.numpy())

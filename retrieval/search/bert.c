@@ -6,7 +6,8 @@ and vectors of texts differ from float32 ones by cosines above .9999. Sums are e
 Everything else is float32.
 
 Short texts go through the layers together, because reading the weights would take longer than using them for one text.
-Threads take such a bundle after another. Those for passages have a low priority: questions go first. */
+Threads take such a bundle after another. Those for passages have a low priority: questions go first, also with passages
+that were found before they were read. */
 
 #include <math.h>
 #include <pthread.h>
@@ -336,20 +337,19 @@ static void *encode_bundles(void *work) {
     return NULL;
 }
 
-/* Encodes texts. threads: of low priority; 0: the caller's own. Returns 0, or 1 if there is no memory. */
+/* Encodes texts in `threads` threads of low priority. is_urgent: in the caller's own, with others of its priority if there
+   is enough to do. Returns 0, or 1 if there is no memory. */
 int warmdesk_encode(const Network *network, const int32_t *tokens, const int32_t *starts, int texts, int threads,
-                    float *states) {
-    Work work = {network, tokens, starts, texts, BUNDLE, 0, states, 0, 0};
+                    int is_urgent, float *states) {
+    Work work = {network, tokens, starts, texts, BUNDLE, is_urgent, states, 0, 0};
     pthread_t team[MOST_THREADS];
-    int started = 0;
-    if (threads > 1 && starts[texts] / (2 * threads) < BUNDLE) work.most = starts[texts] / (2 * threads);
-    while (started < threads && started < MOST_THREADS &&
+    int started = 0, others = !is_urgent ? threads : starts[texts] > BUNDLE ? threads - 1 : 0;
+    if (others > 0 && starts[texts] / (2 * threads) < BUNDLE) work.most = starts[texts] / (2 * threads);
+    while (started < others && started < MOST_THREADS &&
            !pthread_create(team + started, NULL, encode_bundles, &work))
         started++;
-    if (!started) {
-        work.is_urgent = 1;
-        encode_bundles(&work);
-    }
+    if (!started) work.is_urgent = 1; /* else the caller's priority would change */
+    if (work.is_urgent) encode_bundles(&work);
     for (int i = 0; i < started; i++) pthread_join(team[i], NULL);
     return work.failed;
 }

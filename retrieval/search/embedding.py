@@ -77,6 +77,11 @@ def one_question() -> Iterator[None]:
             _CHANGED.notify_all()
 
 
+def is_question() -> bool:
+    """Return whether this thread is searching a question, which waits for what is encoded."""
+    return _KNOWN.get() is not None
+
+
 def short_batches(texts: Sequence[str], is_fast: bool = False) -> Iterator[list[int]]:
     """Yield the places of texts of similar length, the longest first. A batch takes a fraction of a second, and waits
     while questions are searched. is_fast: for compiled code. Safe to use from any thread.
@@ -86,7 +91,7 @@ def short_batches(texts: Sequence[str], is_fast: bool = False) -> Iterator[list[
     while by_length:
         most = min(_TEXTS_AT_ONCE, len(by_length), characters // max(len(texts[by_length[-1]]), 1))
         size = 1 << max(most.bit_length() - 1, 0)  # a power of two: few different sizes
-        if _KNOWN.get() is None:  # else the question itself needs the texts
+        if not is_question():  # else the question itself needs the texts
             with _CHANGED:
                 _CHANGED.wait_for(lambda: not _OPEN, PATIENCE_S)
         places, by_length = by_length[-size:], by_length[:-size]
@@ -161,7 +166,7 @@ class SentenceEmbedder:
     def embed_documents(self, texts: Sequence[str]) -> Vectors:
         vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
         if self._fast is not None and texts:
-            return self._packed(self._fast, texts, of_question=_KNOWN.get() is not None)
+            return self._packed(self._fast, texts, of_question=is_question())
         for places in short_batches(texts):
             with self._lock:
                 vectors[places] = self._model.encode_document([texts[place] for place in places], **_OPTIONS)

@@ -45,7 +45,9 @@ class _Network(ctypes.Structure):
 
 
 class Compiled(NamedTuple):
-    """How compiled code is used. folder: for it. threads: for passages, of low priority; a question uses its own."""
+    """How compiled code is used. folder: for it. threads: of low priority for passages, of the caller's for what a
+    question waits for.
+    """
 
     folder: Path
     threads: int
@@ -78,8 +80,8 @@ class FastEncoder:
         ids = np.fromiter(chain.from_iterable(texts), np.int32, starts[-1])
         states = np.empty((len(ids), self._hidden), np.float32)
         inputs = [_Pointer(array.ctypes.data) for array in (ids, starts)]
-        threads = 0 if of_question else self._threads
-        if self._run(ctypes.byref(self._network), *inputs, len(texts), threads, _Pointer(states.ctypes.data)):
+        how = (self._threads, of_question, _Pointer(states.ctypes.data))
+        if self._run(ctypes.byref(self._network), *inputs, len(texts), *how):
             raise MemoryError("no memory to encode texts")
         return np.split(states, starts[1:-1])
 
