@@ -77,8 +77,10 @@ def test_the_server_listens_before_it_imports_what_is_large():
     assert not {"torch", "transformers", "sqlalchemy", "fastapi", "gradio", "faiss", "scipy"}.intersection(imported)
 
 
-def test_the_search_is_opened_without_transformers(tmp_path):
+def test_the_search_is_opened_without_transformers(tmp_path, models):
     """Its import takes a second, which an ingestion of documents would wait before the first one."""
+    models.mkdir(exist_ok=True)
+    (tmp_path / "models").symlink_to(models)  # compiled once
     program = """
 import sys
 from pathlib import Path
