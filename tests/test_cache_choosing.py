@@ -9,31 +9,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cache.decoding.choosing import FEW_TOKENS, UNSURE, Draw, choose_tokens, find_tokens
-from cache.decoding.constraints import Choice, Choices
 from cache.decoding.sampling import Sampler, Sampling
 
 SIZE = 40
-CHOICES = Choices(
-    choices=(Choice(tokens=(1, 2)), Choice(tokens=(1, 3), prior=-1.0), Choice(tokens=(7,), prior=0.5)), stop=39
-)
+GIVEN = (1, 2, 39)
 
 
 def weights_of(logits: torch.Tensor, sampling: Sampling, answer: Sequence[int]) -> torch.Tensor:
     """The distribution that a token is drawn from, float64 `[V]`, in the plainest way."""
     logits = logits.double().clone()
-    if sampling.choices is not None:
-        allowed = sampling.choices.allowed(answer)
-        logits = torch.tensor([logits[i] + allowed[i] if i in allowed else float("-inf") for i in range(len(logits))])
-    elif answer:
+    if len(answer) < len(sampling.given):
+        return torch.nn.functional.one_hot(torch.tensor(sampling.given[len(answer)]), len(logits)).double()
+    if answer:
         for token in set(answer):
             penalty = sampling.repetition_penalty
             logits[token] = logits[token] / penalty if logits[token] > 0 else logits[token] * penalty
             logits[token] -= sampling.presence_penalty + answer.count(token) * sampling.frequency_penalty
     elif sampling.opening is not None:
         logits[sampling.opening[0]] += sampling.opening[1]
-    if sampling.choices is None:
-        for token, value in sampling.logit_bias:
-            logits[token] += value
+    for token, value in sampling.logit_bias:
+        logits[token] += value
     if sampling.temperature == 0:
         return torch.nn.functional.one_hot(logits.argmax(), len(logits)).double()
     probabilities, ids = (logits / sampling.temperature).softmax(-1).sort(descending=True, stable=True)
@@ -56,7 +51,7 @@ samplings = st.builds(
     frequency_penalty=st.sampled_from([0.0, 0.5]),
     logit_bias=st.sampled_from([(), ((5, 9.0), (6, -100.0))]),
     seed=st.integers(0, 5),
-    choices=st.sampled_from([None, None, CHOICES]),
+    given=st.sampled_from([(), (), GIVEN]),
     opening=st.sampled_from([None, (3, 4.0)]),
 )
 
@@ -67,8 +62,7 @@ def test_a_batch_chooses_what_each_would_alone_and_only_what_may_be_chosen(many,
     rng = random.Random(seed)
     logits = torch.randn(len(many), SIZE, generator=torch.Generator().manual_seed(seed)) * 3
     before = logits.clone()
-    answers = [rng.choice([(), (1,)]) if one.choices else tuple(rng.choices(range(SIZE), k=3)) for one in many]
-    answers = [() if rng.random() < 0.3 else answer for answer in answers]
+    answers = [() if rng.random() < 0.3 else tuple(rng.choices(range(SIZE), k=rng.choice([1, 3]))) for _ in many]
     chosen = choose_tokens(logits, [Sampler(one) for one in many], answers)
     for row, (sampling, answer, token) in enumerate(zip(many, answers, chosen, strict=True)):
         assert choose_tokens(logits[row : row + 1], [Sampler(sampling)], [answer]) == [token]
@@ -90,7 +84,7 @@ def test_tokens_come_as_often_as_they_should():
                 {"min_p": 0.2},
                 {"min_p": 0.1, "top_p": 0.7, "logit_bias": ((3, 1.5),)},
                 {"temperature": 3.0, "top_p": 0.95},
-                {"choices": CHOICES},
+                {"given": GIVEN},
                 {"opening": (3, 2.0)},
             )
         ),
@@ -132,11 +126,7 @@ def test_nothing_beyond_the_last_token_is_chosen():
 @given(st.lists(samplings, min_size=1, max_size=6))
 def test_choosing_reads_nothing_from_the_device(many):
     """Shown on one whose tensors have no values; the result is copied back once."""
-    answers = [(1,) if one.choices else () for one in many]
-    draws = [
-        Draw(row, one, answer, None if one.choices is None else one.choices.allowed(answer), 0.5)
-        for row, (one, answer) in enumerate(zip(many, answers, strict=True))
-    ]
+    draws = [Draw(row, one, (), 0.5) for row, one in enumerate(many)]
     ordered, found = find_tokens(torch.empty(len(many), SIZE, device="meta"), draws, 7)
     assert sorted(draw.row for draw in ordered) == [*range(len(many))]
     assert found.device.type == "meta"
@@ -147,5 +137,5 @@ def test_a_token_is_unsure_only_while_the_share_may_be_larger():
     logits = torch.zeros(1, SIZE)
     sampling = Sampling(temperature=1, top_p=0.5)
     for most, is_sure in ((1, False), (19, False), (22, True), (SIZE, True)):
-        _, found = find_tokens(logits, [Draw(0, sampling, (), None, 0.99)], most)
+        _, found = find_tokens(logits, [Draw(0, sampling, (), 0.99)], most)
         assert (found.item() != UNSURE) is is_sure

@@ -11,7 +11,6 @@ from engine_processes import spec_of
 from waiting import wait_until
 
 from cache.cluster.replica import Behind, FromReplica, Part
-from cache.decoding.constraints import Choice, Choices
 from cache.decoding.sampling import Sampling
 from cache.engine.request import Completion, Request
 from cache.errors import EngineStopped
@@ -30,7 +29,6 @@ from cache.cluster import cluster_engine, replica
 from cache.cluster.cluster_engine import ClusterEngine
 from cache.cluster.replica import EngineReplica
 
-CHOICES = Choices(choices=(Choice(tokens=(1, 2, 3, 9)), Choice(tokens=(1, 4, 5, 7))), stop=299, most=2)
 NEVER = 3600.0
 T = TypeVar("T")
 
@@ -103,10 +101,9 @@ def with_the_end(event: FromReplica) -> bool:
         Sampling(max_tokens=20),
         Sampling(max_tokens=20, temperature=5.0, seed=5),
         Sampling(max_tokens=20, repetition_penalty=1.5),
-        Sampling(max_tokens=CHOICES.longest, choices=CHOICES),
         None,
     ],
-    ids=["greedy", "seeded", "penalty", "choices", "stop string"],
+    ids=["greedy", "seeded", "penalty", "stop string"],
 )
 def test_a_text_goes_on_without_a_missing_or_repeated_word(open_cluster, sampling):
     cluster = open_cluster()

@@ -16,7 +16,6 @@ import pytest
 from engine_processes import spec_of
 from waiting import PATIENCE_S, has_ended, wait_until
 
-from cache.decoding.constraints import Choice, Choices
 from cache.decoding.sampling import Sampling
 from cache.engine.request import Completion, Request
 from cache.errors import CacheError, EngineStopped
@@ -124,9 +123,8 @@ def test_ray_answers_are_those_of_one_engine(cluster, local):
             assert there.tokens == here.tokens
             assert (there.text, there.finish_reason, there.exact) == (here.text, here.finish_reason, here.exact)
             assert [use.key for use in there.modules] == [use.key for use in here.modules]
-    choices = Choices(choices=(Choice(tokens=(1, 2, 3)), Choice(tokens=(4, 5))), stop=299, most=1)
-    sampling = Sampling(max_tokens=choices.longest, choices=choices)
-    assert cluster.submit(request_of(cluster, 1, sampling)).completion.tokens in ((1, 2, 3), (4, 5))
+    sampling = Sampling(max_tokens=9, given=(1, 2, 3, 299))
+    assert cluster.submit(request_of(cluster, 1, sampling)).completion.tokens == (1, 2, 3)
 
 
 def test_ray_streams_and_cancels(cluster):

@@ -16,7 +16,6 @@ from engine_processes import fork_engines, spec_of
 from tiny import make_segment
 from waiting import PATIENCE_S, has_ended, wait_until
 
-from cache.decoding.constraints import Choice, Choices
 from cache.decoding.sampling import Sampling
 from cache.engine.request import Generation, Limits, Request
 from cache.engine.restarts import RESTING
@@ -92,11 +91,12 @@ def test_several_answers_do_not_get_into_each_other(engine):
     assert ["".join(some) for some in pieces] == [one.completion.text for one in together] == expected
 
 
-def test_an_answer_is_held_to_its_choices(engine):
-    choices = Choices(choices=(Choice(tokens=(1, 2, 3)), Choice(tokens=(4, 5))), stop=299, most=1)
-    sampling = Sampling(max_tokens=choices.longest, choices=choices)
-    completion = engine.submit(Request(plan=engine.arrange(PROMPT), sampling=sampling)).completion
-    assert completion.tokens in ((1, 2, 3), (4, 5))
+def test_a_given_answer_is_said_as_it_is(engine):
+    """With its end, and without one as far as it goes."""
+    for given, tokens, reason in (((1, 2, 3, 299), 9, "stop"), ((1, 2, 3), 3, "length")):
+        sampling = Sampling(max_tokens=tokens, temperature=1.0, given=given)
+        completion = engine.submit(Request(plan=engine.arrange(PROMPT), sampling=sampling)).completion
+        assert (completion.tokens, completion.finish_reason) == ((1, 2, 3), reason)
 
 
 def test_an_answer_is_cancelled(engine):

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cache.errors
-from cache.decoding.constraints import Choice, Choices
 from cache.decoding.sampling import Sampling
 from cache.engine.encoder import Encoded
 from cache.engine.recomputation import SelectiveRecomputation
@@ -65,15 +64,6 @@ def plans(draw: st.DrawFn) -> Plan:
     return Plan(spans=(*spans, Span(start=1 << 21, tokens=draw(TOKENS))))
 
 
-@st.composite
-def choices(draw: st.DrawFn) -> Choices:
-    texts = draw(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4).map(tuple), min_size=1, unique=True))
-    made = (Choice(tokens=text, behind=(11, *text), prior=draw(st.floats(-9, 9))) for text in texts)
-    return Choices(
-        choices=tuple(made), stop=10, most=draw(st.integers(1, 3)), enough=draw(st.none() | st.floats(-9, 0))
-    )
-
-
 requests = st.builds(
     Request,
     plan=plans(),
@@ -83,7 +73,7 @@ requests = st.builds(
         temperature=st.floats(0.01, 100),
         seed=st.none() | st.integers(0, 2**63 - 1),
         stop=st.lists(st.text(st.characters(codec="utf-8"), min_size=1), max_size=2).map(tuple),
-        choices=st.none() | choices(),
+        given=st.lists(st.integers(0, 9)).map(tuple),
         opening=st.none() | st.tuples(st.integers(0, 99), st.floats(-9, 9)),
     ),
     reuse=st.sampled_from(get_args(Reuse)),
@@ -158,9 +148,6 @@ def test_a_segment_is_sent_once():
 def test_a_request_arrives_as_it_was(request):
     arrived = decoded(encoded(Submit.of(1, request, is_idle=False)), Submit).asked()
     assert arrived == request
-    if (given_choices := request.sampling.choices) is not None:
-        assert arrived.sampling.choices is not None
-        assert arrived.sampling.choices.allowed(()) == given_choices.allowed(())
 
 
 @given(completions)

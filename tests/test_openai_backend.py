@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from remote_engines import OK, PAGES, SPEC, engine_for, request, said
 
-from app.answering.record import choices_of
+from app.answering.record import quotation
 from app.knowledge.finder import RankedStatement
 from app.knowledge.prompts import PromptBuilder
 from cache.decoding.sampling import Sampling
@@ -375,10 +375,8 @@ def test_openai_backend_quotes_what_search_found_without_asking():
     shown = [ranked("Returns take 30 days.", 2.0), ranked("Keep the receipt.", 1.8)]
     with engine_for(server) as engine:
         for statements, expected in ((shown, "Returns take 30 days.\n\nKeep the receipt."), ([], "I do not know.")):
-            choices = choices_of(statements, "I do not know.", engine.tokenizer, STOP, room=500)
-            completion = engine.submit(
-                request(engine, "How long?", sampling=Sampling(max_tokens=99, choices=choices))
-            ).completion
+            given = quotation(statements, "I do not know.", engine.tokenizer, STOP, room=500)
+            completion = engine.submit(request(engine, "How long?", sampling=Sampling(given=given))).completion
             assert completion.text == expected
             assert completion.usage.prompt_tokens == 0
     assert not server.chats

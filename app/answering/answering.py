@@ -17,7 +17,7 @@ from weakref import WeakSet, finalize
 from app.answering.checking import CheckedText
 from app.answering.curated import CuratedAnswers
 from app.answering.prepare import PreparedQuestion, QuestionPreparer, past_of, with_agents
-from app.answering.record import AskedQuestion, choices_of, finished, without_model
+from app.answering.record import AskedQuestion, finished, quotation, without_model
 from app.answering.savings_meter import Sampled, SavingsMeter
 from app.domain.answers import BETWEEN, Answer, Said
 from app.domain.callers import OPERATOR, is_customer
@@ -352,18 +352,18 @@ class Answering:
         """Return the engine's request. Only its owner can reuse its prefix; passages' modules are shared."""
         plan, engine, settings = prepared.plan, self.engine, self.settings
         assert plan is not None
-        choices = None
+        given: tuple[int, ...] = ()
         if self._mode_of(prepared) == "quote":
             room = engine.info.max_positions - plan.next_position
             shown, stop = prepared.decision.statements, min(engine.info.stop_tokens)
-            choices = choices_of(shown, settings.refusal_text, engine.tokenizer, stop, room)
+            given = quotation(shown, settings.refusal_text, engine.tokenizer, stop, room)
         sampling = Sampling(
-            max_tokens=max(settings.answer_tokens, 0 if choices is None else choices.longest),
+            max_tokens=max(settings.answer_tokens, len(given)),
             temperature=settings.temperature,
             repetition_penalty=settings.repetition_penalty,
-            choices=choices,
+            given=given,
             opening=self._opening,
-            ends_loops=choices is None,
+            ends_loops=not given,
         )
         return Request(
             plan=plan,

@@ -1,16 +1,17 @@
-"""The statements that the model may quote, and the record of a finished answer.
+"""The text of a quotation, and the record of a finished answer.
 
-`cache.decoding.constraints` limits the model to these choices. A statement's prior is WEIGHT times the log-odds that it
-answers, as estimated by search. The refusal is offered only without statements: whether the passages answer was decided
-before. The recorded numbers are counted by the engine during the answer.
+A quotation is given to the model, which reads it and chooses nothing: search has decided what is said, and in which
+order. (A model as small as the bundled one only orders statements that search finds about equal. 40 SQuAD questions,
+five passages each, gold answer in one quoted sentence: 0.23 by the model alone, 0.88 by search alone.) The recorded
+numbers are counted by the engine during the answer.
 
-Out of scope: two list items without full stops in one answer, tokenizers that do not return their input text, and
-models without a chat template, whose answers begin with a space.
+Out of scope: tokenizers that do not return their input text, and models without a chat template, whose answers begin
+with a space.
 """
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 from app.answering.checking import CheckedText, citation, cite, cite_faq, cite_quotation
 from app.answering.prepare import PreparedQuestion
@@ -20,49 +21,22 @@ from app.domain.quality import FAQ
 from app.domain.setting_types import Policy
 from app.knowledge.finder import RankedStatement
 from app.storage.history import AnswerDetails, ModuleDetails, new_id
-from cache.decoding.constraints import Choice, Choices
 from cache.engine.request import Completion
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import Tokenizer
 from retrieval.text.sentences import as_said
 
-WEIGHT = 40.0
-"""Weight of search's log-odds against the model's. A model as small as the bundled one only orders statements that
-search finds about equal. (Without adapter, 40 SQuAD questions with five passages each, gold answer in one quoted
-sentence: 0.23 by the model alone, 0.88 by search alone.)
-"""
 
-
-def choices_of(shown: Sequence[RankedStatement], refusal: str, tokenizer: Tokenizer, stop: int, room: int) -> Choices:
-    """Return the statements to show, most likely first; the refusal if there are none. stop: the token that ends an
-    answer. room: maximum tokens of an answer; only statements that surely fit are allowed.
+def quotation(
+    shown: Sequence[RankedStatement], refusal: str, tokenizer: Tokenizer, stop: int, room: int
+) -> tuple[int, ...]:
+    """Return the tokens of an answer of these statements, as many as fit, or of the refusal if there are none. stop:
+    the token that ends an answer. room: maximum tokens.
     """
-    found: dict[tuple[int, ...], Choice] = {}
-    for text, logit in [(one.text, one.logit) for one in shown] or [(refusal, 0.0)]:
-        said = as_said(text)
-        choice = Choice(
-            tokens=tuple(tokenizer.encode([Text(text=said)])),
-            behind=tokens_behind(said, tokenizer),
-            prior=WEIGHT * logit,
-        )
-        found.setdefault(choice.tokens, choice)
-    enough = WEIGHT * (shown[-1].logit - 1.0) if shown else 0.0  # below all: a composed quotation is said as a whole
-    choices = Choices(choices=tuple(found.values()), stop=stop, most=max(1, len(found)), enough=enough)
-    while choices.longest > room and choices.most > 1:
-        choices = replace(choices, most=choices.most - 1)
-    return choices
-
-
-def tokens_behind(text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return the tokens of a separator and a statement after another one. They are cut from a text with a full stop
-    before them, because some tokenizers encode the start of a text differently. If a tokenizer makes one token of the
-    full stop and the line break, both parts are encoded separately.
-    """
-    before = tokenizer.encode([Text(text=".")])
-    joined = tokenizer.encode([Text(text=f".{BETWEEN}{text}")])
-    if joined[: len(before)] == before:
-        return tuple(joined[len(before) :])
-    return tuple(tokenizer.encode([Text(text=BETWEEN), Text(text=text)]))
+    said = list(dict.fromkeys(as_said(one.text) for one in shown)) or [refusal]
+    while len(tokens := (*tokenizer.encode([Text(text=BETWEEN.join(said))]), stop)) > room and len(said) > 1:
+        said.pop()
+    return tokens
 
 
 _ENDINGS = {"length": CUT, "cancelled": STOPPED, "timeout": LATE, "repeated": REPEATED}

@@ -1,1 +1,1 @@
-"""The next token: sampling and constrained answers; and the text of tokens."""
+"""The next token: sampling; and the text of tokens."""

@@ -1,15 +1,14 @@
 """Choose the next tokens of all answers of a forward pass together, on the device, with one copy to the host.
 
 Tokens are sampled by the inverse of the cumulative distribution, with one random number per request, so other requests
-of the batch have no influence. If only some tokens are allowed, they form a small vocabulary of their own. Out of
-scope: which tokens are allowed (`constraints`).
+of the batch have no influence. Given tokens are not chosen.
 
 Shape letters: N answers, V tokens of the vocabulary, K most likely of them.
 """
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,14 +27,11 @@ ToHost = Callable[[Tensor], Tensor]  # copies results from the device, and waits
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """An answer whose next token is chosen. row: of the logits. number: random, at least 0 and less than 1. allowed:
-    see `Sampler.allowed`.
-    """
+    """An answer whose next token is chosen. row: of the logits. number: random, at least 0 and less than 1."""
 
     row: int
     sampling: Sampling
     answer: Sequence[int]
-    allowed: Mapping[int, float] | None
     number: float
 
 
@@ -46,12 +42,11 @@ def choose_tokens(
     chosen = [0] * len(samplers)
     draws: list[Draw] = []
     for row, (sampler, answer) in enumerate(zip(samplers, answers, strict=True)):
-        allowed = sampler.allowed(answer)
-        if allowed is not None and len(allowed) == 1:
-            (chosen[row],) = allowed
+        if (given := next(sampler.given(answer), None)) is not None:
+            chosen[row] = given
         else:
             number = sampler.draw() if sampler.sampling.temperature else 0.0
-            draws.append(Draw(row, sampler.sampling, answer, allowed, number))
+            draws.append(Draw(row, sampler.sampling, answer, number))
     for most in (*FEW_TOKENS, logits.shape[1]):
         if draws:
             ordered, found = find_tokens(logits, draws, most)
@@ -69,16 +64,9 @@ def find_tokens(logits: Tensor, draws: Sequence[Draw], most: int) -> tuple[list[
     ordered: list[Draw] = []
     found: list[Tensor] = []
     for choose in (pick_likeliest, sample_all, sample_likeliest):
-        alike = [draw for draw in draws if way_of(draw.sampling) is choose]
-        free, bound = ([d for d in alike if (d.allowed is None) is is_free] for is_free in (True, False))
-        if free:
-            found.append(choose(adjusted(rows_of(logits, [d.row for d in free]), free), free, most))
-        if bound:
-            tokens, weights = padded([draw.allowed or {} for draw in bound], logits.device)
-            scores = rows_of(logits, [draw.row for draw in bound]).gather(1, tokens) + weights
-            index = choose(scores, bound, tokens.shape[1])
-            found.append(tokens.gather(1, index.unsqueeze(1)).squeeze(1))
-        ordered += free + bound
+        if alike := [draw for draw in draws if way_of(draw.sampling) is choose]:
+            found.append(choose(adjusted(rows_of(logits, [draw.row for draw in alike]), alike), alike, most))
+        ordered += alike
     return ordered, torch.cat(found)
 
 
@@ -89,14 +77,6 @@ def rows_of(x: Tensor, rows: list[int]) -> Tensor:
 def on_device(values: Sequence[object], device: torch.device) -> Tensor:
     """Return a tensor of these values on a device, without waiting for running work."""
     return torch.tensor(values).to(device, non_blocking=True)
-
-
-def padded(allowed: Sequence[Mapping[int, float]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return allowed tokens and their weights, `[N, most]` each, padded with weight minus infinity."""
-    most = max(len(some) for some in allowed)
-    tokens = [[*some, *[0] * (most - len(some))] for some in allowed]
-    weights = [[*some.values(), *[float("-inf")] * (most - len(some))] for some in allowed]
-    return on_device(tokens, device), on_device(weights, device)
 
 
 def adjusted(logits: Tensor, draws: Sequence[Draw]) -> Tensor:

@@ -3,12 +3,11 @@ tokens (`choosing`).
 """
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from cache.decoding.constraints import Choices
 from cache.prompt.tokenizer import ChatTokenizer
 
 
@@ -19,8 +18,9 @@ class Sampling:
     tokens of the answer so far less likely (Keskar et al., 2019), not those of the prompt, because answers should quote
     it. presence_penalty, frequency_penalty: subtracted from logits of such tokens, once and for each time (OpenAI).
     logit_bias: (token, added to its logit). stop: strings that end it. logprobs: number of likeliest tokens, see
-    `TokenLogprob`; None: no log probabilities. choices: its allowed texts, without penalties and biases. opening:
-    (token, bias) for the first token of a model's refusals. ends_loops: see `loop_length`. Raises ValueError.
+    `TokenLogprob`; None: no log probabilities. given: its first tokens, which the model reads and does not choose; with
+    a stop token at their end they are the whole answer. opening: (token, bias) for the first token of a model's
+    refusals. ends_loops: see `loop_length`. Raises ValueError.
     """
 
     max_tokens: int = 256
@@ -35,13 +35,13 @@ class Sampling:
     seed: int | None = None
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
-    choices: Choices | None = None
+    given: tuple[int, ...] = ()
     opening: tuple[int, float] | None = None
     ends_loops: bool = False
 
     def is_greedy(self, *, first: bool) -> bool:
         """Return whether the next token is simply the likeliest one. first: it is the first of the answer."""
-        changes = self.temperature or self.choices or self.stop or self.logit_bias or (first and self.opening)
+        changes = self.temperature or self.given or self.stop or self.logit_bias or (first and self.opening)
         return (
             self.logprobs is None
             and not (changes or self.presence_penalty or self.frequency_penalty)
@@ -119,13 +119,9 @@ class Sampler:
         for _ in range(count if self.sampling.temperature else 0):
             self._random.random()
 
-    def allowed(self, answer: Sequence[int]) -> Mapping[int, float] | None:
-        """Return the allowed next tokens with their logit biases; None if all are allowed."""
-        return None if self.sampling.choices is None else self.sampling.choices.allowed(answer)
-
-    def forced(self, answer: Sequence[int]) -> Iterator[int]:
-        """Return the tokens that must follow, up to the model's next choice."""
-        return iter(()) if self.sampling.choices is None else self.sampling.choices.forced(answer)
+    def given(self, answer: Sequence[int]) -> Iterator[int]:
+        """Return the given tokens that follow an answer so far."""
+        yield from self.sampling.given[len(answer) :]
 
 
 class TextStream:

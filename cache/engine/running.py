@@ -156,7 +156,7 @@ class Running:
         return min(self.most_tokens - len(self.answer), self.sequence.adjacent_slots)
 
     def advance(self, tokens: Iterable[int] | Exception, finished: Callable[[], float]) -> FinishReason | None:
-        """Add the next tokens and those forced by them, and deliver their text. Returns why the answer ends here, if it
+        """Add the next tokens and given ones behind them, and deliver their text. Returns why the answer ends, if it
         does. tokens: those that were chosen, or an error to raise. finished: returns the time when the device finished
         them. Raises CacheError if the text of these or earlier tokens could not be made.
         """
@@ -165,7 +165,7 @@ class Running:
         if not self.timings.ttft:
             self._note_first_token(finished())
         reason = self._why_over() if self.admitted.request.begun else None  # all of it may have been delivered before
-        for token in chain(tokens, self.sampler.forced(self.answer)):  # forced ones need no passes of their own
+        for token in chain(tokens, self.sampler.given(self.answer)):  # given ones need no passes of their own
             if reason is not None:
                 break
             reason = self._append(token)

@@ -95,15 +95,8 @@ class ServerAnswer(Generation):
 
 
 def quoted(request: Request, tokenizer: TextTokenizer) -> Generation:
-    """Answer a request with constrained text: return the most likely choices by their priors. The server is not asked,
-    because it returns no probabilities to add.
-    """
-    choices = request.sampling.choices
-    assert choices is not None
-    answer: list[int] = []
-    while (weights := choices.allowed(answer)) and (token := max(weights, key=weights.__getitem__)) != choices.stop:
-        answer.append(token)
-    generation, text = Generation(), tokenizer.decode(answer)
+    """Answer a request with a given answer. The server is not asked: nothing is left to choose."""
+    generation, text = Generation(), tokenizer.decode(request.sampling.given[:-1])
     generation.deliver(text)
     generation.deliver(
         Completion(text=text, finish_reason="stop", usage=Usage(prompt_tokens=0), modules=modules_of(request.plan))
@@ -271,7 +264,7 @@ class RemoteEngine(WithoutModules):
         """Send a request. Raises EngineStopped, and ValueError for a teacher-forced request."""
         if request.teacher_forced:
             raise ValueError(f"{ELSEWHERE}: it does not support teacher forcing")
-        if request.sampling.choices is not None:
+        if request.sampling.given:
             return quoted(request, self.tokenizer)
         answer = ServerAnswer(request, self._stop)
         with self._lock:
