@@ -95,8 +95,8 @@ def blocks_of(root: Tag, leave_out: Callable[[Tag], bool] = lambda tag: False) -
                 writer.text(str(node))
         elif not entering:
             writer.leave(node)
-        elif node.name in _NEVER_TEXT or (node.name == "button" and not writer.headings) or leave_out(node):
-            pass  # a button inside a heading is the title of an accordion; other buttons are controls
+        elif node.name in _NEVER_TEXT or (not writer.headings and _is_control(node)) or leave_out(node):
+            pass
         else:
             writer.enter(node)
             waiting.append((node, False))
@@ -105,6 +105,13 @@ def blocks_of(root: Tag, leave_out: Callable[[Tag], bool] = lambda tag: False) -
     writer.end_of_paragraph()
     writer.end_of_list()
     return tuple(writer.blocks)
+
+
+def _is_control(tag: Tag) -> bool:
+    """Return whether a tag is a button that shows no text: neither a question, nor the title of an accordion."""
+    if tag.name != "button" or tag.has_attr("aria-expanded") or tag.has_attr("aria-controls"):
+        return False
+    return not tag.get_text().rstrip().endswith(("?", "？"))
 
 
 @dataclass(slots=True)
@@ -136,6 +143,8 @@ class _HtmlBlockWriter:
     def enter(self, tag: Tag) -> None:
         if tag.name == "br":
             self.pieces.append("\n")
+        if tag.name == "button" and not self.headings:
+            self.end_of_paragraph()
         if tag.name not in _PARAGRAPH_BREAKS:
             return
         self.end_of_paragraph()
@@ -160,6 +169,8 @@ class _HtmlBlockWriter:
             self._put("table", "\n".join(table_lines(tag, _one_line)))
 
     def leave(self, tag: Tag) -> None:
+        if tag.name == "button" and not self.headings:
+            self.end_of_paragraph()
         if tag.name not in _PARAGRAPH_BREAKS:
             return
         if tag.name in HEADINGS:

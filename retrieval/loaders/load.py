@@ -37,6 +37,7 @@ from retrieval.loaders.records import (
     one_line,
     table_blocks,
 )
+from retrieval.loaders.stored_page import STORED, load_stored
 from retrieval.text.terms import readable
 
 _LONGEST_HEADING = 80
@@ -177,8 +178,16 @@ _ROLES_OF_MENUS = frozenset(("navigation", "search", "banner", "contentinfo"))
 
 
 def load_html(data: bytes, path: Path) -> Contents:
-    declared = EncodingDetector.find_declared_encoding(data, is_html=True)
-    page = BeautifulSoup(decode(data, path, declared=declared), "lxml")
+    return html_contents(html_tree(data, path), path)
+
+
+def html_tree(data: bytes, path: Path, encoding: str = "") -> BeautifulSoup:
+    """Parse a page. encoding: its name, if the server said it."""
+    declared = encoding or EncodingDetector.find_declared_encoding(data, is_html=True)
+    return BeautifulSoup(decode(data, path, declared=declared), "lxml")
+
+
+def html_contents(page: BeautifulSoup, path: Path) -> Contents:
     body = page.body or page
     content = _main_content(page)
     blocks = blocks_of(content, _is_menu) if content else blocks_of(body, _is_around_content)
@@ -243,6 +252,8 @@ FORMATS = (
 )
 SUPPORTED = dict(sorted({suffix: form.loader for form in FORMATS for suffix in form.suffixes.split()}.items()))
 
+_LOADERS = SUPPORTED | {STORED: load_stored}
+
 _REPLACEMENTS = {".doc": ".docx", ".odp": ".pptx", ".odt": ".docx", ".ppt": ".pptx", ".rtf": ".docx"}
 
 _LONGEST_TITLE = 200
@@ -252,7 +263,7 @@ def load(path: Path, *, max_bytes: int = MAX_BYTES) -> Document:
     suffix = path.suffix.lower()
     if suffix in _REPLACEMENTS:
         raise UnreadableDocument(path, f"{path.suffix} files are not supported: save it as {_REPLACEMENTS[suffix]}")
-    if suffix not in SUPPORTED:
+    if suffix not in _LOADERS:
         kind = f"{path.suffix} files are" if suffix else "files without a suffix are"
         raise UnreadableDocument(path, f"{kind} not supported (supported: {' '.join(SUPPORTED)})")
     data = read_bytes(path, max_bytes)
@@ -269,7 +280,7 @@ def load(path: Path, *, max_bytes: int = MAX_BYTES) -> Document:
 
 def document_of(data: bytes, path: Path) -> Document:
     """Return the document in a file's bytes, which may have no blocks. Raises UnreadableDocument and RecursionError."""
-    contents = SUPPORTED[path.suffix.lower()](data, path)
+    contents = _LOADERS[path.suffix.lower()](data, path)
     return Document(
         path=path,
         title=_title(contents, path),
