@@ -27,11 +27,19 @@ def help_site(site: LocalSite, number: int) -> LocalSite:
         articles = [f"/a/{one}-parcel" for one in range(first, min(first + 20, number))]
         site.pages[f"/index/{first // 20}"] = page(f"Index {first}", f"<p>What starts at {first}.</p>", articles)
     indexes = [f"/index/{one}" for one in range(-(-number // 20))]
-    others = ["/loop/1", "/same", "/a/0-parcel?utm_source=mail", "/meta", "/cal?month=1", "/a/1-parcel#top", "/moved"]
+    others = [
+        "/loop/1",
+        "/copy-of-0-parcel",
+        "/a/0-parcel?utm_source=mail",
+        "/meta",
+        "/cal?month=1",
+        "/a/1-parcel#top",
+        "/moved",
+    ]
     site.pages["/"] = page("Help", "<p>Welcome to the help pages of the shop of parcels.</p>", [*indexes, *others])
     site.pages["/loop/1"] = (302, {"Location": "/loop/2"}, b"")
     site.pages["/loop/2"] = (302, {"Location": "/loop/1"}, b"")
-    site.pages["/same"] = site.pages["/a/0-parcel"]
+    site.pages["/copy-of-0-parcel"] = site.pages["/a/0-parcel"]
     site.pages["/moved"] = (301, {"Location": "/a/2-parcel"}, b"")
     site.pages["/meta"] = (302, {"Location": "http://169.254.169.254/latest/meta-data/"}, b"")
     for month in range(1, 200):

@@ -17,6 +17,7 @@ class LocalSite(AbstractContextManager):
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            wbufsize = 1 << 16  # one packet for head and body: two would wait for each other
 
             def do_GET(self):
                 site.headers.append({name.lower(): value for name, value in self.headers.items()})
@@ -35,6 +36,7 @@ class LocalSite(AbstractContextManager):
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
+        self._server.handle_error = lambda *client: None  # clients that are killed, or have read enough
         self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 

@@ -3,6 +3,7 @@
 import gzip
 import zlib
 from datetime import date
+from types import SimpleNamespace
 
 import pytest
 from local_site import LocalSite
@@ -108,17 +109,18 @@ def test_a_busy_server_is_asked_again_after_the_time_it_names(site):
         assert (one.get(site.url("/")).status, len(site.headers)) == (500, 6)
 
 
-def test_a_pause_is_kept_between_requests(site):
+def test_a_pause_is_kept_between_requests(site, monkeypatch):
+    monkeypatch.setattr("app.websites.fetching.time", SimpleNamespace(monotonic=lambda: 100.0))
     waits: list[float] = []
     site.pages["/"] = "<p>hello</p>"
     with fetcher(Guard(allow_private=True), wait=waits.append, pause_s=9.0) as one:
         one.get(site.url("/"))
         one.get(site.url("/"))
-    assert 8.0 < waits[-1] <= 9.0
+    assert waits[-1] == 9.0
 
 
 def test_a_body_is_decompressed_up_to_the_limit(site):
-    bomb = gzip.compress(b"0" * 200_000_000, 1)
+    bomb = gzip.compress(b"0" * 30_000_000, 1)
     site.pages["/bomb"] = (200, {"Content-Encoding": "gzip"}, bomb)
     site.pages["/odd"] = (200, {"Content-Encoding": "br"}, b"x")
     site.pages["/bad"] = (200, {"Content-Encoding": "gzip"}, b"\x1f\x8b\x08 not gzip at all")
@@ -128,7 +130,7 @@ def test_a_body_is_decompressed_up_to_the_limit(site):
                 one.get(site.url(path))
             assert caught.value.reason == reason
         assert one.get(site.url("/bomb"), most_bytes=1000, cuts=True).body == b"0" * 1000
-    assert inflated([zlib.compress(b"abc")], "deflate", 10) == b"abc"
+    assert inflated([zlib.compress(b"abc")], "deflate", 20) == b"abc"
     with pytest.raises(FetchFailed):
         inflated([b"abc", b"defg"], "", 5)
 
@@ -149,12 +151,13 @@ def test_one_page_has_one_key():
         "ftp://a/b",
         "https://a\\@b/",
         "https://user@a/",
-        "https://",
         "x" * 9999,
         "http://[1/",
     ):
         with pytest.raises(ValueError):
             key_of(bad, base)
+    with pytest.raises(ValueError):
+        key_of("https://")
 
 
 def test_what_belongs_to_a_website():

@@ -102,13 +102,12 @@ class Crawl:
         self._source, self._options, self._mirror = source, options, mirror
         self._fetcher, self._reader, self._known, self._progress = fetcher, reader, known, progress
         self._now, self._clock = now, clock
-        self._notes, self._robots, self._missing = _Notes(), Robots(), None
+        self._notes, self._robots = _Notes(), Robots()
+        self._missing: NotFoundPage | None = None
         self._scope = Scope(source)
         self._seen, self._spellings, self._blocks = set[str](), set[int](), set[int]()
         self._shapes, self._poor = Counter[str](), Counter[str]()
-        self._listed = set[str]()
         self._queue = deque[tuple[str, int, int]]()  # key, links from the first page, redirects before it
-        self._missing: NotFoundPage | None
 
     def run(self) -> SiteRead:
         """Read the site. Raises DeskError if nothing can be said about its pages, and what `progress` raises."""
@@ -306,8 +305,8 @@ class Crawl:
             text_hash=text_hash(text) if text else "",
             links=page.links if page.may_follow and outcome != "soft-404" else (),
             canonical=self._canonical(page, key),
-            etag=str(reply.headers.get("etag", ""))[:500],
-            modified=str(reply.headers.get("last-modified", ""))[:100],
+            etag=_validator(reply, "etag"),
+            modified=_validator(reply, "last-modified"),
         )
 
     def _redirected(self, reply: Reply) -> tuple[str, str, str]:
@@ -333,3 +332,9 @@ class Crawl:
 
 def _charset(reply: Reply) -> str:
     return str(reply.headers.get("content-type", "")).lower().partition("charset=")[2].strip(" \"';")[:40]
+
+
+def _validator(reply: Reply, name: str) -> str:
+    """Return a header to be sent back, "" if it cannot be."""
+    value = str(reply.headers.get(name, ""))
+    return value if value.isascii() and value.isprintable() and len(value) <= 500 else ""

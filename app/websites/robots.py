@@ -96,11 +96,12 @@ def _addresses(data: bytes) -> Iterable[tuple[bool, str]]:
     try:
         for _, element in etree.iterparse(io.BytesIO(data), events=("end",), tag="{*}loc", **options):
             parent = element.getparent()
+            above = None if parent is None else parent.getparent()
             address = "".join(element.itertext()).strip()
-            if address and parent is not None:
-                yield etree.QName(parent).localname == "sitemap", address
+            if above is not None and (kind := etree.QName(parent).localname) in ("url", "sitemap"):  # not of a picture
+                yield kind == "sitemap", address
             element.clear()
-            while parent is not None and parent.getprevious() is not None:  # memory: those before are done
-                del parent.getparent()[0]
+            while above is not None and parent.getprevious() is not None:  # memory: those before are done
+                del above[0]
     except etree.XMLSyntaxError:
         return

@@ -252,8 +252,6 @@ FORMATS = (
 )
 SUPPORTED = dict(sorted({suffix: form.loader for form in FORMATS for suffix in form.suffixes.split()}.items()))
 
-_LOADERS = SUPPORTED | {STORED: load_stored}
-
 _REPLACEMENTS = {".doc": ".docx", ".odp": ".pptx", ".odt": ".docx", ".ppt": ".pptx", ".rtf": ".docx"}
 
 _LONGEST_TITLE = 200
@@ -263,7 +261,7 @@ def load(path: Path, *, max_bytes: int = MAX_BYTES) -> Document:
     suffix = path.suffix.lower()
     if suffix in _REPLACEMENTS:
         raise UnreadableDocument(path, f"{path.suffix} files are not supported: save it as {_REPLACEMENTS[suffix]}")
-    if suffix not in _LOADERS:
+    if suffix not in SUPPORTED and suffix != STORED:
         kind = f"{path.suffix} files are" if suffix else "files without a suffix are"
         raise UnreadableDocument(path, f"{kind} not supported (supported: {' '.join(SUPPORTED)})")
     data = read_bytes(path, max_bytes)
@@ -280,7 +278,8 @@ def load(path: Path, *, max_bytes: int = MAX_BYTES) -> Document:
 
 def document_of(data: bytes, path: Path) -> Document:
     """Return the document in a file's bytes, which may have no blocks. Raises UnreadableDocument and RecursionError."""
-    contents = _LOADERS[path.suffix.lower()](data, path)
+    suffix = path.suffix.lower()
+    contents = load_stored(data, path) if suffix == STORED else SUPPORTED[suffix](data, path)
     return Document(
         path=path,
         title=_title(contents, path),
