@@ -71,6 +71,24 @@ class Document:
     url: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebPage:
+    """A page of a website, as its server sent it. links: as they are written, relative ones as absolute addresses.
+    canonical: the address that the page says it has. may_index, may_follow: what it tells programs. link_share: of the
+    text, how much is in links (0 to 1). is_scripted: a script shall write the text.
+    """
+
+    title: str
+    blocks: tuple[Block, ...]
+    links: tuple[str, ...] = ()
+    canonical: str = ""
+    may_index: bool = True
+    may_follow: bool = True
+    has_password: bool = False
+    is_scripted: bool = False
+    link_share: float = 0.0
+
+
 MAX_BYTES = 20 * 2**20
 
 

@@ -14,14 +14,15 @@ import subprocess
 import sys
 import threading
 import warnings
+from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, Any, BinaryIO, TypeVar
 
 from pydantic import TypeAdapter
 
-from retrieval.documents import Document
+from retrieval.documents import Document, WebPage
 from retrieval.errors import UnreadableDocument, file_problem
 from retrieval.text.terms import printable
 
@@ -29,6 +30,8 @@ _ROOT = Path(__file__).resolve().parents[2]
 _COMMAND = (sys.executable, "-m", "retrieval.reading")
 _LONGEST_RESPONSE = 256 * 2**20
 _DOCUMENT = TypeAdapter(Document)
+_PAGE = TypeAdapter(WebPage)
+T = TypeVar("T")
 
 
 def find_files(paths: Iterable[Path | str]) -> Iterator[tuple[Path, str | None]]:
@@ -100,18 +103,36 @@ class FileReader(contextlib.AbstractContextManager["FileReader"]):
         """Read one file, as `loaders.load` does. Raises UnreadableDocument, also for a file that takes too long, needs
         too much memory, or crashes the child.
         """
+        fields = self._fields({"path": os.path.abspath(path)}, path)
+        return _checked(_DOCUMENT, fields | {"path": path}, path)
+
+    def load_page(self, data: bytes, url: str, suffix: str, encoding: str = "") -> WebPage:
+        """Read a page of a website. suffix: of its format, for example ".html". encoding: of its text, if the server
+        said it. Raises as `load`.
+        """
+        request = {"data": b64encode(data).decode(), "url": url, "suffix": suffix, "encoding": encoding}
+        return _checked(_PAGE, self._fields(request, Path(url)), Path(url))
+
+    def _fields(self, request: dict[str, str], path: Path) -> dict[str, Any]:
         with self._lock:
             if self._child is None:
                 self._child = _Child(self._command)
             response = None
             try:
-                response = self._child.request({"path": os.path.abspath(path)}, self._seconds)
+                response = self._child.request(request, self._seconds)
             except TimeoutError:
                 raise UnreadableDocument(path, f"took longer than {self._seconds:g} s to read") from None
             finally:  # also after an interrupt: a late response must not be used for the next file
                 if response is None:
                     self._end_child()
-        return _document(response, path)
+        try:
+            fields = json.loads(response or b"null")
+            reason = fields.get("reason")
+        except (ValueError, AttributeError, RecursionError):
+            raise _crashed(path) from None
+        if reason is not None:
+            raise UnreadableDocument(path, printable(str(reason)))
+        return dict(fields)
 
     def close(self) -> None:
         """End the child. The next `load` starts another."""
@@ -169,15 +190,16 @@ def _collect(source: IO[bytes], responses: "queue.SimpleQueue[bytes]") -> None:
         responses.put(line if line.endswith(b"\n") else b"")
 
 
-def _document(response: bytes | None, path: Path) -> Document:
-    """Return the document in the child's response. It is checked, because it is as untrusted as the file."""
+def _checked(kind: TypeAdapter[T], fields: dict[str, Any], path: Path) -> T:
+    """Return the value in the child's response. It is checked, because it is as untrusted as the file."""
     try:
-        fields = json.loads(response or b"null")
-        if "reason" in fields:
-            raise UnreadableDocument(path, printable(fields["reason"]))
-        return _DOCUMENT.validate_python(fields | {"path": path})
+        return kind.validate_python(fields)
     except (ValueError, TypeError, RecursionError):
-        raise UnreadableDocument(path, "the program that reads files crashed on it") from None
+        raise _crashed(path) from None
+
+
+def _crashed(path: Path) -> UnreadableDocument:
+    return UnreadableDocument(path, "the program that reads files crashed on it")
 
 
 def main() -> None:
@@ -206,9 +228,14 @@ def _listen(source: BinaryIO, requests: "queue.SimpleQueue[bytes]") -> None:
 
 def _response(request: bytes) -> bytes:
     from retrieval.loaders.load import load  # half a second, which those who only start this process need not wait
+    from retrieval.loaders.web_page import read_page
 
     try:
-        return json.dumps(asdict(load(Path(json.loads(request)["path"]))), default=str).encode()
+        wanted = json.loads(request)
+        if "path" in wanted:
+            return json.dumps(asdict(load(Path(wanted["path"]))), default=str).encode()
+        wanted["data"] = b64decode(wanted["data"])
+        return json.dumps(asdict(read_page(**wanted))).encode()
     except UnreadableDocument as error:
         reason = error.reason
     except MemoryError:

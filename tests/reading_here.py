@@ -3,13 +3,14 @@
 from types import TracebackType
 
 from retrieval.loaders import load as loaders
+from retrieval.loaders.web_page import read_page
 
 
 class ReaderHere:
     """Reads files in this process."""
 
     def __init__(self, **limits: float) -> None:
-        self.load = loaders.load
+        self.load, self.load_page = loaders.load, read_page
 
     def __enter__(self) -> "ReaderHere":
         return self

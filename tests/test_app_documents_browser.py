@@ -103,6 +103,31 @@ def test_a_folder_that_is_not_there_is_said_at_once_and_later(page):
     until(lambda: "Failed" in text(page, "#folders .wd-error"))
 
 
+def test_a_website_is_tried_added_and_stopped(page, site):
+    shown = "return !document.getElementById('site').hidden && !document.getElementById('try').hidden"
+    assert not page.execute_script(shown)
+    page.find_element(By.ID, "folder").send_keys("https://held.example.com")
+    assert page.execute_script(shown)
+    page.find_element(By.ID, "exclude").send_keys("/blog/*\n/shop/*")
+    click(page, "#try")
+    until(lambda: "Forbidden by robots.txt: 2" in text(page, "#tried"))
+    assert "https://help.example.com/orders (status 401)" in text(page, "#tried")
+    click(page, "#synchronise [type=submit]")
+    until(lambda: "Many pages are gone" in text(page, "#synchronised"))
+    until(lambda: "every day" in text(page, "#folders"))
+    assert site.desk.synced.folders["https://held.example.com"].site.exclude == ("/blog/*", "/shop/*")
+    assert not page.execute_script(shown)
+    click(page, "[data-act=lose]")
+    assert "whose pages are gone?" in confirm(page)
+    until(lambda: "3 added" in text(page, "#synchronised"))
+    site.desk.synced.in_progress["https://held.example.com"] = (3, 9)
+    page.refresh()
+    until(lambda: "Being read now: 3 of 9." in text(page, "#folders"))
+    click(page, "[data-act=stop]")
+    until(lambda: "it stops soon" in text(page, "#synchronised"))
+    site.desk.synced.in_progress.clear()
+
+
 def test_a_collection_is_forgotten_after_a_question(page, site):
     click(page, "[data-act=forget-collection][data-collection=shop]")
     assert "Forget every document of “shop” (1)?" in confirm(page)

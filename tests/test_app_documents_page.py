@@ -17,6 +17,7 @@ from fake_desk import fake_document
 from fastapi.testclient import TestClient
 
 from app.domain.documents import PassageState, SyncedFolder
+from app.domain.websites import SiteOptions
 from app.domain.words import interval, until
 from app.storage.people import Audit
 from app.web.document_routes import PASSAGES_SHOWN as PASSAGES_SHOWN
@@ -33,6 +34,7 @@ def site(site):
     desk.listed.clear()
     desk.synced.folders.clear()
     desk.synced.said.clear()
+    desk.synced.in_progress.clear()
     for number, (name, collection) in enumerate((("returns", "shop"), ("cards", "club"), ("plain", "")), start=1):
         path = f"/help/{name}.md"
         desk.listed[path] = fake_document(path, f"About {name}", collection=collection, number=number)
@@ -112,6 +114,33 @@ def test_what_cannot_be_done_is_an_error_with_the_cure(admin):
     for path in ("run", "remove"):
         assert admin.post(f"/admin/documents/folders/{path}", json={}).status_code == 422
     assert admin.post("/admin/documents/folders", json={"folder": "/a", "every_minutes": "x"}).status_code == 422
+
+
+def test_a_website_is_tried_added_stopped_and_its_losses_are_confirmed(site, admin):
+    url, form = "https://help.example.com", {"every_minutes": 1440, "exclude": "/blog/*\n/shop/*\n", "pages": 50}
+    tried = send(admin, "folders/try", {"folder": url, **form}, **ZH)["result"]
+    assert [(one["words"], one["number"]) for one in tried] == [
+        ("已读取", 34),
+        ("robots.txt 禁止读取", 2),
+        ("需要登录", 1),
+    ]
+    assert send(admin, "folders", {"folder": url, **form})["result"]["reasons"][1]["reason"] == "robots"
+    assert site.desk.synced.folders[url].site == SiteOptions(pages=50, exclude=("/blog/*", "/shop/*"))
+    page = admin.get("/admin/documents").text
+    assert "Forbidden by robots.txt: 2" in page
+    assert "https://help.example.com/orders (status 401)" in page
+    assert 'data-act="stop"' not in page
+    site.desk.synced.in_progress[url] = (34, 120)
+    page = admin.get("/admin/documents").text
+    assert "Being read now: 34 of 120." in page
+    assert 'data-act="stop"' in page
+    send(admin, "folders/stop", {"folder": url})
+    held = "https://held.example.com"
+    assert send(admin, "folders", {"folder": held, **form})["result"]["code"] == "sync-held"
+    assert 'data-act="lose"' in admin.get("/admin/documents").text
+    assert send(admin, "folders/run", {"folder": held, "accepts_losses": True})["result"]["problem"] == ""
+    assert 'data-act="lose"' not in admin.get("/admin/documents").text
+    assert [one[1] for one in site.desk.synced.said] == ["try", "save", "run", "stop", "save", "run", "run"]
 
 
 def test_markup_in_names_of_folders_stays_text(site, admin):

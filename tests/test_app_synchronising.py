@@ -16,8 +16,8 @@ from app.domain.callers import SCHEDULE
 from app.domain.documents import SyncedFolder, SyncResult, UnreadFile
 from app.domain.errors import DeskError
 from app.domain.progress import Progress
-from app.knowledge.ingest import IngestReport
-from app.knowledge.uploads import FAILED, KEPT_FILES, SyncStopped, result_of
+from app.knowledge.ingest import KEPT_FILES, IngestReport, result_of
+from app.knowledge.uploads import FAILED, SyncStopped
 from app.storage.faq import SyncedFolderTable
 from app.storage.people import Audit
 

@@ -28,7 +28,8 @@ ROOMS = {
     "app.support": "app.knowledge app.replies app.privacy app.storage app.domain retrieval.search retrieval.text",
     "app.answering": "app.knowledge app.replies app.privacy app.grounding app.storage app.domain cache "
     "retrieval.documents retrieval.statements retrieval.text",
-    "app.knowledge": "app.storage app.domain cache retrieval",
+    "app.knowledge": "app.websites app.storage app.domain cache durable retrieval",
+    "app.websites": "app.domain retrieval",
     "app.replies": "app.domain retrieval.text",
     "app.privacy": "",
     "app.grounding": "retrieval.statements retrieval.text",

@@ -1,5 +1,5 @@
-"""The commands that change and list documents (ingest, documents, forget) and synchronised folders (sync add, list,
-remove, run). They also work while the server runs, which reads the folders when they are due.
+"""The commands that change and list documents (ingest, documents, forget) and synchronised folders and websites (sync
+add, list, remove, run). They also work while the server runs, which reads these sources when they are due.
 """
 
 import os
@@ -14,6 +14,7 @@ import typer
 from app.cli.options import Common, find_served, open_reader, open_service, open_stored, recorded, takes
 from app.domain.callers import COMMAND_LINE
 from app.domain.errors import DeskError
+from app.domain.websites import READ, WHOLE_SITE, SiteOptions, is_website
 
 commands = typer.Typer()
 
@@ -88,30 +89,51 @@ def forget(
     common.show({**document_json, "old_copies": copies}, show)
 
 
-sync = typer.Typer(no_args_is_help=True, help="Folders that the server re-reads regularly.")
+sync = typer.Typer(no_args_is_help=True, help="Folders and websites that the server re-reads regularly.")
 commands.add_typer(sync, name="sync")
 
-Folder = Annotated[Path, typer.Argument(help="The folder.")]
+Source = Annotated[str, typer.Argument(help="The folder, or the address of the website.", metavar="SOURCE")]
 
 
 @sync.command()
 @takes("data_dir", "model", "device", "as_json")
 def add(
     common: Common,
-    folder: Folder,
-    every: Annotated[int, typer.Option(help="Minutes between two runs.")] = 60,
+    source: Source,
+    every: Annotated[
+        int | None, typer.Option(help="Minutes between two runs.", show_default="60; websites 1440")
+    ] = None,
     collection: Annotated[str, typer.Option(help="Collection of the documents.")] = "",
+    pages: Annotated[int, typer.Option(help="Website: most pages to ask for in a run.")] = WHOLE_SITE.pages,
+    include: Annotated[
+        list[str] | None, typer.Option(help='Website: further pages of its host, as "/faq/*". May be repeated.')
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(help='Website: pages to leave out, as "/blog/*". May be repeated.')
+    ] = None,
+    is_try: Annotated[
+        bool, typer.Option("--try", help="Website: read its first pages, report, and store nothing.")
+    ] = False,
 ) -> int:
-    """Synchronise a folder from now on, or change its settings; it is read at once."""
+    """Synchronise a folder or website from now on, or change its settings; it is read at once."""
+    from app.cli.reports import print_reasons, progress_bar
+
+    site = SiteOptions(pages=pages, include=tuple(include or ()), exclude=tuple(exclude or ()))
+    if is_try:
+        with _open(common) as service, progress_bar() as progress:
+            reasons = service.synced.try_out(source, site, progress)
+        common.show({"reasons": [asdict(one) for one in reasons]}, lambda: print_reasons(reasons))
+        return 0 if any(one.reason == READ for one in reasons) else 1
+    minutes = (24 * 60 if is_website(source) else 60) if every is None else every
     with _open(common) as service:
-        saved = service.synced.save(os.path.abspath(folder.expanduser()), collection, every, who=COMMAND_LINE)
+        saved = service.synced.save(_place(source), collection, minutes, site, who=COMMAND_LINE)
         return _run(common, service, [saved.folder])
 
 
 @sync.command("list")
 @takes("data_dir", "as_json")
 def list_(common: Common) -> None:
-    """List the folders, with the result of the last run."""
+    """List the folders and websites, with the result of the last run."""
     from app.cli.reports import print_synced
     from app.desk.output import synced_json
     from app.storage.faq import SyncedFolderTable
@@ -123,10 +145,10 @@ def list_(common: Common) -> None:
 
 @sync.command()
 @takes("data_dir", "as_json")
-def remove(common: Common, folder: Folder) -> None:
-    """Stop synchronising a folder. Its documents stay."""
+def remove(common: Common, source: Source) -> None:
+    """Stop synchronising a folder or website. Its documents stay."""
     with _open(common) as service:
-        path = _known(service, folder)
+        path = _known(service, source)
         service.synced.remove(path, who=COMMAND_LINE)
     common.show({"removed": path}, lambda: print(f"{path} is no longer synchronised; its documents stay"))
 
@@ -135,16 +157,19 @@ def remove(common: Common, folder: Folder) -> None:
 @takes("data_dir", "model", "device", "as_json")
 def run(
     common: Common,
-    folder: Annotated[Path | None, typer.Argument(help="The folder.", show_default="all")] = None,
+    source: Annotated[str | None, typer.Argument(help="The folder or website.", show_default="all")] = None,
+    remove_gone: Annotated[
+        bool, typer.Option("--remove-gone", help="Website: remove its missing pages, also if they are many.")
+    ] = False,
 ) -> int:
-    """Read one folder or all now, and report the changes."""
+    """Read one folder or website, or all, now, and report the changes."""
     with _open(common) as service:
-        paths = [one.folder for one in service.synced.all()] if folder is None else [_known(service, folder)]
-        return _run(common, service, paths)
+        paths = [one.folder for one in service.synced.all()] if source is None else [_known(service, source)]
+        return _run(common, service, paths, accepts_losses=remove_gone)
 
 
-def _run(common: Common, service: Any, folders: list[str]) -> int:
-    """Read folders, in the server if one runs, and show the results. Returns the command's status."""
+def _run(common: Common, service: Any, folders: list[str], *, accepts_losses: bool = False) -> int:
+    """Read folders and websites, in the server if one runs, and show the results. Returns the command's status."""
     from app.cli.reports import print_synced, progress_bar
     from app.desk.output import synced_json
 
@@ -152,9 +177,9 @@ def _run(common: Common, service: Any, folders: list[str]) -> int:
     for folder in folders:
         with progress_bar() as progress:
             if running is not None:
-                running("/sync", {"folder": folder}, progress)
+                running("/sync", {"folder": folder, "accepts_losses": accepts_losses}, progress)
             else:
-                service.synced.run(folder, progress, who=COMMAND_LINE)
+                service.synced.run(folder, progress, who=COMMAND_LINE, accepts_losses=accepts_losses)
     done = [one for one in service.synced.all() if one.folder in folders]
     common.show({"folders": [synced_json(one) for one in done]}, lambda: print_synced(done))
     return 0 if all(one.last_result is not None and one.last_result.is_ok for one in done) else 1
@@ -173,7 +198,12 @@ def _open(common: Common) -> Iterator[Any]:
             yield service
 
 
-def _known(service: Any, folder: Path) -> str:
-    given = os.path.abspath(folder.expanduser())
+def _place(source: str) -> str:
+    return source if is_website(source) else os.path.abspath(Path(source).expanduser())
+
+
+def _known(service: Any, source: str) -> str:
+    given = _place(source)
     stored = {one.folder for one in service.synced.all()}
-    return next((path for path in (given, os.path.realpath(given)) if path in stored), given)
+    others = (given.rstrip("/"),) if is_website(given) else (os.path.realpath(given),)
+    return next((path for path in (given, *others) if path in stored), given)

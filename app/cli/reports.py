@@ -13,6 +13,7 @@ from app.domain.progress import Progress as Report
 from app.domain.reuse_words import reuse_line
 from app.domain.setting_types import ModelServer
 from app.domain.statistics import Savings
+from app.domain.websites import READ, REASONS, ReasonCount
 from app.domain.words import size
 
 if TYPE_CHECKING:  # a list is printed without the libraries of its subject
@@ -155,6 +156,15 @@ def print_synced(folders: Iterable[SyncedFolder]) -> None:
             print(f"    skipped or incomplete: {file.path}: {file.reason}")
         if result.num_files > len(result.files):
             print(f"    and {result.num_files - len(result.files)} more")
+        print_reasons(result.reasons, "    ")
+
+
+def print_reasons(reasons: Iterable[ReasonCount], indent: str = "") -> None:
+    for one in reasons:
+        print(f"{indent}{one.number:5d}  {REASONS.get(one.reason, one.reason)}")
+        if one.reason != READ:
+            for example in one.examples:
+                print(f"{indent}       {example}")
 
 
 def print_overview(overview: Overview) -> None:

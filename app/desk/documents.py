@@ -19,6 +19,7 @@ from app.knowledge.forget import CollectionForgotten, Forgetting, Forgotten, fin
 from app.knowledge.ingest import IngestOptions, IngestReport
 from app.knowledge.uploads import Synchronising
 from app.knowledge.warm import ReadingAhead, kept_modules
+from app.knowledge.websites import Websites
 from app.storage.begun import Kind
 from app.storage.document_change import Desks
 from app.storage.faq import SyncedFolderTable
@@ -38,7 +39,9 @@ class DeskDocuments(Parts):
     def __init__(self, settings: Settings, **loading: Unpack[Loading]) -> None:
         super().__init__(settings, **loading)
         folders = SyncedFolderTable(self.database)
-        self.synced = Synchronising(folders, Audit(self.database).record, self._ingest_synced, settings.data_dir)
+        self._websites = Websites(settings, lambda: [one.path for one in self.library.documents()], self.ingest)
+        record = Audit(self.database).record
+        self.synced = Synchronising(folders, record, self._ingest_synced, self._websites, settings.data_dir)
         self.following: Following | None = None
         if self.database.is_shared:
             desks = Desks(self.database)
@@ -131,6 +134,7 @@ class DeskDocuments(Parts):
             self._answering.meter.clear()
         for path in paths:
             self._uploads.delete(Path(path))
+            self._websites.forget(path)
         if self.settings.faq_document in paths:  # otherwise its text would return with the next pair
             self._faq.delete()
             self.settings.faq_file.unlink(missing_ok=True)
@@ -152,6 +156,7 @@ class DeskDocuments(Parts):
         for path, moment in new:
             if self.library.find(path) is None:
                 self._uploads.delete(Path(path), moment)
+                self._websites.forget(path)
         if self.settings.faq_file.exists():
             write_document(self.settings.faq_file, self._faq.pairs())
         self.engine.keep(kept_modules(self.library))

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
+from app.domain.websites import WHOLE_SITE, ReasonCount, SiteOptions
+
 if TYPE_CHECKING:  # most commands need no numpy, and importing it takes a tenth of a second
     import numpy as np
     import numpy.typing as npt
@@ -144,8 +146,9 @@ class UnreadFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncResult:
-    """The result of one run over a folder, in documents. files: the first skipped or incomplete files; num_files: the
-    number of all such files. problem: why the run failed, "" if it did not; code: the code of its DeskError.
+    """The result of one run over a folder or website, in documents. files: the first skipped or incomplete files;
+    num_files: the number of all such files. reasons: what became of the addresses of a website. problem: why the run
+    failed, "" if it did not; code: the code of its DeskError.
     """
 
     added: int = 0
@@ -154,6 +157,7 @@ class SyncResult:
     unchanged: int = 0
     files: tuple[UnreadFile, ...] = ()
     num_files: int = 0
+    reasons: tuple[ReasonCount, ...] = ()
     code: str = ""
     problem: str = ""
 
@@ -168,11 +172,14 @@ class SyncResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncedFolder:
-    """A folder that is read regularly into a collection. folder: its absolute path."""
+    """A folder or website that is read regularly into a collection. folder: its absolute path, or the address of its
+    first page. site: what of a website is read.
+    """
 
     folder: str
     collection: str
     every_minutes: int
     next_run: datetime
+    site: SiteOptions = WHOLE_SITE
     last_run: datetime | None = None
     last_result: SyncResult | None = None

@@ -10,6 +10,7 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 Bars: TypeAlias = Callable[[], AbstractContextManager[Progress]]
 
 STAGES = {
+    "fetching": "Reading pages of the website",
     "reading": "Reading documents",
     "embedding": "Indexing passages",
     "encoding": "Encoding passages",

@@ -116,6 +116,23 @@ class SearchSettings(SettingGroup):
     customer sends the question. The text is not stored."""
 
 
+class WebsiteSettings(SettingGroup):
+    """Websites that are read as documents."""
+
+    title = translatable("Websites")
+
+    website_pause: Annotated[float, between(0, 60, "a number")] = 1.0
+    """Pause between two requests to a website, in seconds. A longer one that its robots.txt asks for is kept."""
+    website_headers: types.SiteHeaders = Field(default_factory=dict, repr=False)
+    """A header for each host that is asked for, such as the login of a private help centre: "help.example.com" =
+    "Authorization: Bearer x". No other host gets it."""
+    allow_private_addresses: bool = False
+    """Read websites in private networks, too. The server then follows links to any address that it can reach. It is
+    safer to name single hosts in private_hosts."""
+    private_hosts: types.Hosts = ()
+    """Hosts in private networks that may be read, as HOST or HOST:PORT."""
+
+
 class HandoffSettings(SettingGroup):
     """Contacts, and conversations with agents."""
 

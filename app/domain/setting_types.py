@@ -347,6 +347,16 @@ PageUrls = Annotated[
     BeforeValidator(_table),
     _needs('a table of addresses by collection, each once, as {"" = "https://help.example.com/{name}"}'),
 ]
+SiteHeaders = Annotated[
+    dict[str, Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+: ?[\x21-\x7e][\x20-\x7e]*$")]],
+    BeforeValidator(_table),
+    _needs('a table of headers by host, as {"help.example.com" = "Authorization: Bearer x"}'),
+]
+Hosts = Annotated[
+    tuple[Annotated[str, Field(pattern=r"^[a-z0-9._:\[\]-]+$")], ...],
+    BeforeValidator(_listed),
+    _needs('a list of hosts in lower case, as ["wiki.example.lan", "10.0.0.7:8080"]'),
+]
 Networks = Annotated[
     tuple[str, ...], BeforeValidator(_networks), _needs('a list of addresses or networks, as ["127.0.0.1"]')
 ]

@@ -28,6 +28,7 @@ from app.domain.setting_groups import (
     PrivacySettings,
     SearchSettings,
     ServerSettings,
+    WebsiteSettings,
 )
 from app.domain.setting_types import NO_SETTINGS, SHIPPED_DATA, ModelServer, SettingGroup, model_server, needs_of
 
@@ -45,6 +46,7 @@ class Settings(
     LimitSettings,
     PrivacySettings,
     HandoffSettings,
+    WebsiteSettings,
     SearchSettings,
     AnswerSettings,
     PageSettings,
@@ -97,6 +99,10 @@ class Settings(
     @property
     def uploads_folder(self) -> Path:
         return self.data_dir / "uploads"
+
+    @property
+    def websites_folder(self) -> Path:
+        return self.data_dir / "websites"
 
     @property
     def faq_file(self) -> Path:

@@ -25,9 +25,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TypedDict, Unpack
 
-from app.domain.documents import NewDocument, NewPassage, Replaced, UnreadFile, Vectors
+from app.domain.documents import NewDocument, NewPassage, Replaced, SyncResult, UnreadFile, Vectors
 from app.domain.errors import DeskError
 from app.domain.progress import Progress, no_progress
+from app.domain.websites import ReasonCount
 from app.knowledge.finder import StatementStore
 from app.knowledge.search import Search
 from app.knowledge.warm import Warming, WarmReport
@@ -91,12 +92,15 @@ IS_IT_MOUNTED = "is its disk mounted? Unwanted documents can be deleted with `wa
 
 class IngestOptions(TypedDict, total=False):
     """Options of a run. collection: for the documents, "" (default) for none. sync: delete documents whose files are
-    gone from the given folders, default False. warm: encode passages before questions need them, default True.
+    gone from the given folders, default False. warm: encode passages before questions need them, default True. names:
+    of files whose documents are not identified by their path. gone: documents to be deleted.
     """
 
     collection: str
     sync: bool
     warm: bool
+    names: Mapping[Path, str]
+    gone: Sequence[str]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -181,6 +185,7 @@ class Ingestion:
         self.open_warming, self._count_tokens = open_warming, count_tokens
         self._count = lru_cache(COUNTED)(lambda text: self._count_tokens(text))
         self.passage_tokens, self.neighbours, self._names = passage_tokens, neighbours, dict(names)
+        self._run_names: Mapping[Path, str] = {}
         self._running = threading.Lock()
 
     def run(
@@ -193,6 +198,7 @@ class Ingestion:
     def run_alone(self, paths: Sequence[Path], progress: Progress, **options: Unpack[IngestOptions]) -> IngestReport:
         started = time.perf_counter()
         report = IngestReport()
+        self._run_names = options.get("names", {})
         try:
             files = [(path, problem or self._problem_of_name(path)) for path, problem in find_files(paths)]
             collection = options.get("collection", "")
@@ -205,6 +211,7 @@ class Ingestion:
             if options.get("sync", False):
                 found = {str(path.resolve()) for path, problem in files if problem is None}
                 self._remove_missing(paths, frozenset(known), found, report)
+            self._remove(options.get("gone", ()), report)
         finally:
             self._count.cache_clear()  # of texts, which may be deleted later
             self.search.save()
@@ -278,9 +285,11 @@ class Ingestion:
                     names.append(self._name(path))
                     batch += self._split_if_changed(names[-1], document, collection, report)
                     began = began or self._clock()
-                    report.warnings += [UnreadFile(path=printable(path), reason=remark) for remark in document.remarks]
+                    report.warnings += [
+                        UnreadFile(path=self._shown(path), reason=remark) for remark in document.remarks
+                    ]
                 except UnreadableDocument as error:
-                    report.failed.append(UnreadFile(path=printable(path), reason=error.reason))
+                    report.failed.append(UnreadFile(path=self._shown(path), reason=error.reason))
                 report.timings_s.reading += time.perf_counter() - started
                 if batch and (self._is_due(batch, began, report) or done + 1 == len(files)):
                     started = self._clock()
@@ -296,7 +305,11 @@ class Ingestion:
         return new >= BATCH or self._clock() - began + expected >= BATCH_S
 
     def _name(self, path: Path) -> str:
-        return self._names.get(path.resolve(), str(path.resolve()))
+        place = path.resolve()
+        return self._names.get(place) or self._run_names.get(place, str(place))
+
+    def _shown(self, path: Path) -> str:
+        return printable(self._run_names.get(path.resolve(), path))
 
     def _problem_of_name(self, path: Path) -> str | None:
         size = len(self._name(path).encode("utf-8", "backslashreplace"))
@@ -394,7 +407,10 @@ class Ingestion:
                 report.failed.append(UnreadFile(path=printable(folder), reason=reason))
                 continue
             missing += [str(path) for path in below if str(path) not in found and is_gone(path)]
-        for replaced in self.remove(list(dict.fromkeys(missing))):
+        self._remove(list(dict.fromkeys(missing)), report)
+
+    def _remove(self, documents: Sequence[str], report: IngestReport) -> None:
+        for replaced in self.remove(documents):
             report.removed += 1
             self._drop(replaced, report)
 
@@ -425,3 +441,26 @@ def is_gone(path: Path) -> bool:
         return not path.exists() or path.resolve() != path
     except OSError:
         return False
+
+
+KEPT_FILES = 20
+
+
+def result_of(report: IngestReport, reasons: tuple[ReasonCount, ...] = ()) -> SyncResult:
+    """Return the result of a run. It failed if it found no document and reports problems. reasons: of a website."""
+    files = (*report.failed, *report.warnings)
+    last = report.failed[-1] if report.failed and not report.documents else None  # the reason for the whole folder
+    if reasons and not report.documents and not report.failed:
+        problem = "no page of it can be read: the reasons are below"
+        return SyncResult(removed=report.removed, reasons=reasons, code="website-nothing", problem=problem)
+    return SyncResult(
+        added=report.documents - report.unchanged - report.replaced,
+        changed=report.replaced,
+        removed=report.removed,
+        unchanged=report.unchanged,
+        files=files[:KEPT_FILES],
+        num_files=len(files),
+        reasons=reasons,
+        code="sync-nothing" if last else "",
+        problem=f"{last.path}: {last.reason}" if last else "",
+    )

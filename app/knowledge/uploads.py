@@ -4,16 +4,17 @@ An uploaded file is stored in the data folder under its own name, in a folder of
 identified by its path. Storing and ingesting are one step: a file stays only if it becomes a document. An unfinished
 upload is recorded (`app.storage.begun`).
 
-A synchronised folder is re-read regularly, as `warmdesk ingest --sync` does once: new and changed files are ingested,
-documents whose files are gone are deleted. If a folder is missing, or nothing in it can be read, its documents stay.
-The run fails, and the next one comes when it is due. An interrupted run is due at once. Out of scope: the times of runs
-(`app.desk.repeating`), ingesting a folder (`ingest`).
+A synchronised folder or website is re-read regularly (websites: `websites`). Of a folder, new and changed files are
+ingested, and documents whose files are gone are deleted, as `warmdesk ingest --sync` does once. If a folder is missing,
+or nothing in it can be read, its documents stay. The run fails, and the next one comes when it is due. An interrupted
+run is due at once. Out of scope: the times of runs (`app.desk.repeating`), ingesting a folder (`ingest`).
 """
 
 import logging
 import os
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeAlias
@@ -22,8 +23,10 @@ from app.domain.callers import SCHEDULE, Record
 from app.domain.documents import SyncedFolder, SyncResult
 from app.domain.errors import DeskError
 from app.domain.progress import Progress, no_progress
+from app.domain.websites import WHOLE_SITE, SiteOptions, is_website
 from app.domain.words import one_line
-from app.knowledge.ingest import Ingestion, IngestReport
+from app.knowledge.ingest import Ingestion, IngestReport, result_of
+from app.knowledge.websites import Websites, checked, share_pages
 from app.storage.begun import BegunWork
 from app.storage.faq import SyncedFolderTable
 from app.storage.files import PARTIAL, replace_file
@@ -146,7 +149,6 @@ SOONEST, LATEST = 5, 31 * 24 * 60
 LONGEST_COLLECTION = 80
 SYSTEM = tuple(map(Path, ("/boot", "/dev", "/etc", "/proc", "/run", "/sys")))
 """System folders. They have no documents for customers, and admins must not read them through the pages."""
-KEPT_FILES = 20
 FAILED = "something went wrong on our side; the server's log has more"
 
 IngestFolder: TypeAlias = Callable[[Path, str, Progress], IngestReport]
@@ -156,18 +158,47 @@ class SyncStopped(Exception):
     """Raised by a progress report to end a run at once. Nothing is recorded: it is due at the next start."""
 
 
-class Synchronising:
-    """The synchronised folders. Safe to use from any thread; every method may raise DeskError."""
+class _Ended(Exception):
+    """Ends a run that a person has stopped."""
 
-    def __init__(self, folders: SyncedFolderTable, record: Record, ingest: IngestFolder, data_dir: Path) -> None:
+
+class Synchronising:
+    """The synchronised folders and websites. Safe to use from any thread; every method may raise DeskError."""
+
+    def __init__(
+        self, folders: SyncedFolderTable, record: Record, ingest: IngestFolder, websites: Websites, data_dir: Path
+    ) -> None:
         """record: writes to the audit log."""
         self._folders, self._record, self._ingest, self._data_dir = folders, record, ingest, data_dir
-        self.all = folders.all
+        self._websites = websites
+        self._running, self._stopped = dict[str, tuple[int, int]](), set[str]()
+        self._lock = threading.Lock()
+        self.all, self.try_out = folders.all, websites.try_out
 
-    def save(self, folder: str, collection: str, every_minutes: int, *, who: str) -> SyncedFolder:
-        """Add a folder, or change how it is read; it is then due. folder: an absolute path. who: for the audit log.
-        Raises DeskError for a folder that cannot be read, is hidden, a system folder or the data folder, or overlaps
-        another one.
+    def running(self) -> dict[str, tuple[int, int]]:
+        """Return the folders and websites that are being read, each with the finished and the whole amount."""
+        with self._lock:
+            return dict(self._running)
+
+    def stop(self, folder: str, *, who: str) -> None:
+        """End a run soon, if it runs in this process. What was read stays; the next run goes on."""
+        with self._lock:
+            if folder in self._running:
+                self._stopped.add(folder)
+        self._record(who, "sync-stop", folder)
+
+    def save(
+        self,
+        folder: str,
+        collection: str,
+        every_minutes: int,
+        site: SiteOptions = WHOLE_SITE,
+        *,
+        who: str,
+    ) -> SyncedFolder:
+        """Add a folder or website, or change how it is read; it is then due. folder: an absolute path, or the address
+        of a first page. who: for the audit log. Raises DeskError for a folder that cannot be read, is hidden, a system
+        folder or the data folder, and for one that overlaps another one.
         """
         collection = collection.strip()
         if len(collection) > LONGEST_COLLECTION:
@@ -176,27 +207,40 @@ class Synchronising:
         if not SOONEST <= every_minutes <= LATEST:
             message = f"every {every_minutes} minutes: choose {SOONEST} minutes to {LATEST // 1440} days"
             raise DeskError(message, code="sync-interval")
-        place = self._checked(folder)
-        now = datetime.now(UTC)
-        saved = SyncedFolder(folder=str(place), collection=collection, every_minutes=every_minutes, next_run=now)
+        place = self._checked_website(folder, site) if is_website(folder) else str(self._checked(folder))
+        saved = SyncedFolder(
+            folder=place, collection=collection, every_minutes=every_minutes, next_run=datetime.now(UTC), site=site
+        )
         self._folders.save(saved)
         self._record(who, "sync-save", f"{place} ({every_minutes} min{f', {collection}' if collection else ''})")
         return self._find(saved.folder)
 
     def remove(self, folder: str, *, who: str) -> None:
-        """Stop reading a folder; its documents stay."""
+        """Stop reading a folder or website; its documents stay."""
         if not self._folders.remove(folder):
             raise _unknown(folder)
+        if is_website(folder):
+            self._websites.remove(folder)
         self._record(who, "sync-remove", folder)
 
-    def run(self, folder: str, progress: Progress = no_progress, *, who: str) -> SyncResult:
-        """Read a folder now, and record the result or the failure. Raises DeskError while another run ingests."""
+    def run(
+        self, folder: str, progress: Progress = no_progress, *, who: str, accepts_losses: bool = False
+    ) -> SyncResult:
+        """Read a folder or website now, and record the result or the failure. accepts_losses: see `Websites.read`.
+        Raises DeskError while another run ingests.
+        """
         stored = self._find(folder)
         try:
-            readable_folder(Path(folder))
-            result = result_of(self._ingest(Path(folder), stored.collection, progress))
+            with self._noted(folder, progress) as going_on:
+                if is_website(folder):
+                    result = self._websites.read(stored, going_on, accepts_losses=accepts_losses)
+                else:
+                    readable_folder(Path(folder))
+                    result = result_of(self._ingest(Path(folder), stored.collection, going_on))
         except SyncStopped:
             raise
+        except _Ended:
+            result = SyncResult(code="sync-stopped", problem="it was stopped: the next run goes on where it was")
         except DeskError as error:
             if error.code == "ingestion-running":
                 raise
@@ -204,7 +248,7 @@ class Synchronising:
         except (CacheError, RetrievalError, OSError) as error:
             result = SyncResult(code="system", problem=one_line(str(error)))
         except Exception:
-            log.exception("the folder %s could not be synchronised", folder)
+            log.exception("%s could not be synchronised", folder)
             result = SyncResult(code="internal", problem=FAILED)
         self._folders.record(folder, result, datetime.now(UTC))
         if result.num_changes:
@@ -215,7 +259,8 @@ class Synchronising:
     def run_due(self, progress: Progress = no_progress) -> None:
         """Read the due folders. Does nothing while another run is active. Raises the errors of `progress`."""
         with self._folders.alone() as is_alone:
-            for folder in self._folders.due(datetime.now(UTC)) if is_alone else ():
+            due = self._folders.due(datetime.now(UTC)) if is_alone else ()
+            for folder in sorted(due, key=lambda one: is_website(one.folder)):  # folders first: they take seconds
                 try:
                     result = self.run(folder.folder, progress, who=SCHEDULE)
                 except DeskError as error:
@@ -223,7 +268,38 @@ class Synchronising:
                         raise
                 else:
                     if not result.is_ok:
-                        log.warning("the folder %s could not be synchronised: %s", folder.folder, result.problem)
+                        log.warning("%s could not be synchronised: %s", folder.folder, result.problem)
+
+    @contextmanager
+    def _noted(self, folder: str, progress: Progress) -> Iterator[Progress]:
+        """Note that a run is in progress. Give the progress report that ends it when it is stopped."""
+
+        def going_on(stage: str, done: int, total: int) -> None:
+            with self._lock:
+                if folder in self._stopped:
+                    raise _Ended
+                self._running[folder] = (done, total)
+            progress(stage, done, total)
+
+        with self._lock:
+            if folder in self._running:
+                message = "its documents are already being ingested: wait until that is done"
+                raise DeskError(message, code="ingestion-running")
+            self._running[folder] = (0, 0)
+        try:
+            yield going_on
+        finally:
+            with self._lock:
+                del self._running[folder]
+                self._stopped.discard(folder)
+
+    def _checked_website(self, url: str, site: SiteOptions) -> str:
+        url = checked(url, site)
+        for one in self.all():
+            if is_website(one.folder) and url != one.folder and share_pages(url, one.folder):
+                message = f"{url} shares pages with {one.folder}, which is synchronised already"
+                raise DeskError(f"{message}: remove that one first", code="sync-overlap")
+        return url
 
     def _find(self, folder: str) -> SyncedFolder:
         for one in self.all():
@@ -264,23 +340,7 @@ def share_files(one: Path, other: Path) -> bool:
     return one.is_relative_to(other) or other.is_relative_to(one)
 
 
-def result_of(report: IngestReport) -> SyncResult:
-    """Return the result of a run. It failed if it found no document and reports problems."""
-    files = (*report.failed, *report.warnings)
-    last = report.failed[-1] if report.failed and not report.documents else None  # the reason for the whole folder
-    return SyncResult(
-        added=report.documents - report.unchanged - report.replaced,
-        changed=report.replaced,
-        removed=report.removed,
-        unchanged=report.unchanged,
-        files=files[:KEPT_FILES],
-        num_files=len(files),
-        code="sync-nothing" if last else "",
-        problem=f"{last.path}: {last.reason}" if last else "",
-    )
-
-
 def _unknown(folder: str) -> DeskError:
     return DeskError(
-        f"{printable(folder)} is not synchronised: `warmdesk sync list` lists the folders", code="sync-unknown"
+        f"{printable(folder)} is not synchronised: `warmdesk sync list` lists what is", code="sync-unknown"
     )

@@ -4,15 +4,19 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
+from typing import Any, TypeVar
 
 from sqlalchemy import delete, select
 
 from app.domain.documents import SyncedFolder, SyncResult, UnreadFile, Vectors
 from app.domain.errors import DeskError
 from app.domain.quality import FaqDraft, FaqPair
+from app.domain.websites import ReasonCount, SiteOptions
 from app.storage.database import Store
 from app.storage.document_change import count_change, unpacked
 from app.storage.tables import FaqRow, SyncedFolderRow
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +100,7 @@ class SyncedFolderTable(Store):
                 row = SyncedFolderRow(folder=folder.folder)
                 session.add(row)
             row.collection, row.every_minutes, row.next_run = folder.collection, folder.every_minutes, folder.next_run
+            row.site = asdict(folder.site)
 
     def remove(self, folder: str) -> bool:
         with self._database.write() as session:
@@ -112,7 +117,17 @@ class SyncedFolderTable(Store):
 
 
 def _stored(row: SyncedFolderRow) -> SyncedFolder:
-    if (last := row.last_result) is None:
-        return row.to(SyncedFolder)
+    return row.to(SyncedFolder, site=_value(SiteOptions, row.site or {}), last_result=_result(row.last_result))
+
+
+def _result(last: dict[str, Any] | None) -> SyncResult | None:
+    if last is None:
+        return None
     files = tuple(UnreadFile(**one) for one in last["files"])
-    return row.to(SyncedFolder, last_result=SyncResult(**{**last, "files": files}))
+    reasons = tuple(_value(ReasonCount, one) for one in last.get("reasons", ()))
+    return SyncResult(**{**last, "files": files, "reasons": reasons})
+
+
+def _value(kind: type[T], fields: dict[str, Any]) -> T:
+    """Return a value whose lists JSON has turned from tuples."""
+    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})

@@ -153,7 +153,9 @@ class ForgottenRow(Base):
 
 
 class SyncedFolderRow(Base):
-    """A folder that is read periodically: see `faq`. last_result: the fields of the last result."""
+    """A folder or website that is read periodically: see `faq`. site: the fields of a website's options. last_result:
+    the fields of the last result.
+    """
 
     __tablename__ = "synced_folders"
 
@@ -162,6 +164,7 @@ class SyncedFolderRow(Base):
     collection: Mapped[str]
     every_minutes: Mapped[int]
     next_run: Mapped[datetime]
+    site: Mapped[dict[str, Any] | None] = mapped_column(sa.JSON(none_as_null=True))
     last_run: Mapped[datetime | None]
     last_result: Mapped[dict[str, Any] | None] = mapped_column(sa.JSON(none_as_null=True))
 

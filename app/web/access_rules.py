@@ -67,7 +67,7 @@ RULES = (
     _rule("POST", r"/admin/faq(/delete)?", "agent"),
     _rule("GET", rf"/admin/documents(/{_NUMBER}(/file)?)?", "admin"),
     _rule("POST", r"/admin/documents/(upload|forget|collections/forget)", "admin"),
-    _rule("POST", r"/admin/documents/folders(/(run|remove))?", "admin"),
+    _rule("POST", r"/admin/documents/folders(/(run|remove|stop|try))?", "admin"),
     _rule("GET", rf"/admin/queue(/rows|/{_NUMBER}(/now)?)?", "agent"),
     _rule("POST", rf"/admin/queue/{_NUMBER}/(take|answer|close)", "agent"),
     _rule("GET", r"/admin/modules(/memory)?", "admin"),

@@ -166,6 +166,7 @@ ACTIONS: Mapping[str, str] = {
     "collection-forget": translatable("forgot the collection"),
     "sync-save": translatable("set up the synchronised folder"),
     "sync-remove": translatable("ended the synchronised folder"),
+    "sync-stop": translatable("stopped a run of the synchronised folder"),
     "sync": translatable("synchronised the folder"),
     "visitor-erase": translatable("deleted all data of a customer"),
     "backup": translatable("made the backup"),

@@ -64,8 +64,9 @@ def command_app(changes: Changes) -> FastAPI:
         return events(lambda progress: asdict(changes.forget(document)))
 
     @app.post("/sync")
-    def sync(folder: Annotated[str, Body(embed=True)]) -> Response:
-        return events(lambda progress: asdict(changes.desk.synced.run(folder, progress, who=changes.who)))
+    def sync(folder: Annotated[str, Body()], accepts_losses: Annotated[bool, Body()] = False) -> Response:
+        run = partial(changes.desk.synced.run, folder, who=changes.who, accepts_losses=accepts_losses)
+        return events(lambda progress: asdict(run(progress)))
 
     @app.post("/erase")
     def erase(owner: Annotated[str, Body(embed=True)]) -> Response:

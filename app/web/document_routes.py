@@ -20,18 +20,20 @@ from urllib.parse import quote
 
 from fastapi import Body, FastAPI, Request
 from fastapi.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from pydantic import BaseModel
 from starlette.types import Receive, Scope, Send
 
 from app.access.identity import caller_of
 from app.desk.output import ingest_json
 from app.desk.service import Changes, Service
-from app.domain.callers import Id, Line, Record
+from app.domain.callers import Id, Line, LongText, Record
 from app.domain.documents import StoredDocument
 from app.domain.errors import DeskError
 from app.domain.logs import in_request
 from app.domain.progress import Progress
 from app.domain.quality import FAQ
-from app.domain.words import speaking
+from app.domain.websites import REASONS, WHOLE_SITE, SiteOptions
+from app.domain.words import gettext, speaking
 from app.storage.files import open_without_links
 from app.web.admin_pages import admin_page
 from app.web.rendering import page_language, problem_words, translations
@@ -186,6 +188,7 @@ def add_document_routes(app: FastAPI, desk: Service, record: Record) -> None:
         page = min(max(page, 1), last)
         shown: dict[str, Any] = {
             **{"documents": documents, "collections": desk.collections(), "folders": desk.synced.all(), "faq": FAQ},
+            **{"running": desk.synced.running(), "reason_words": REASONS, "whole_site": WHOLE_SITE},
             **{"chosen": collection, "query": q, "page": page, "last": last, "number": len(listed)},
             **{"suffixes": SUPPORTED, "formats": FORMATS, "most_bytes": MAX_BYTES, "now": datetime.now(UTC)},
             **{"reading": desk.passages_read(), "documents_read": desk.documents_read()},
@@ -225,27 +228,63 @@ def words_for(request: Request) -> Callable[[str, str], str]:
 FOLDERS = "/admin/documents/folders"
 
 
+class SyncForm(BaseModel):
+    """A folder or website, and how it is read. include, exclude: one pattern on each line."""
+
+    folder: Line
+    every_minutes: int
+    collection: Line = ""
+    pages: int = WHOLE_SITE.pages
+    include: LongText = ""
+    exclude: LongText = ""
+
+    def site(self) -> SiteOptions:
+        return SiteOptions(pages=self.pages, include=tuple(self.include.split()), exclude=tuple(self.exclude.split()))
+
+
 def add_sync_routes(app: FastAPI, desk: Service) -> None:
-    def read(request: Request, folder: str, progress: Progress) -> dict[str, Any]:
-        result = desk.synced.run(folder, progress, who=caller_of(request).who)
+    def read(request: Request, folder: str, progress: Progress, *, accepts_losses: bool = False) -> dict[str, Any]:
+        result = desk.synced.run(folder, progress, who=caller_of(request).who, accepts_losses=accepts_losses)
         return {**asdict(result), "problem": words_for(request)(result.code, result.problem)}
 
     @app.post(FOLDERS)
-    def save(
-        request: Request,
-        folder: Annotated[Line, Body()],
-        every_minutes: Annotated[int, Body()],
-        collection: Annotated[Line, Body()] = "",
-    ) -> Response:
+    def save(request: Request, source: Annotated[SyncForm, Body()]) -> Response:
+        who = caller_of(request).who
+
         def work(progress: Progress) -> dict[str, Any]:
-            saved = desk.synced.save(folder.strip(), collection, every_minutes, who=caller_of(request).who)
+            saved = desk.synced.save(
+                source.folder.strip(), source.collection, source.every_minutes, source.site(), who=who
+            )
             return read(request, saved.folder, progress)
 
         return events(work, words_for(request))
 
+    @app.post(FOLDERS + "/try")
+    def try_out(request: Request, source: Annotated[SyncForm, Body()]) -> Response:
+        spoken = translations(page_language(request.headers))
+
+        def work(progress: Progress) -> list[dict[str, Any]]:
+            reasons = desk.synced.try_out(source.folder.strip(), source.site(), progress)
+            with speaking(spoken):
+                return [{**asdict(one), "words": gettext(REASONS[one.reason])} for one in reasons]
+
+        return events(work, words_for(request), until_left=True)
+
     @app.post(FOLDERS + "/run")
-    def run(request: Request, folder: Annotated[Line, Body(embed=True)]) -> Response:
-        return events(lambda progress: read(request, folder, progress), words_for(request))
+    def run(
+        request: Request, folder: Annotated[Line, Body()], accepts_losses: Annotated[bool, Body()] = False
+    ) -> Response:
+        return events(
+            lambda progress: read(request, folder, progress, accepts_losses=accepts_losses), words_for(request)
+        )
+
+    @app.post(FOLDERS + "/stop")
+    def stop(request: Request, folder: Annotated[Line, Body(embed=True)]) -> Response:
+        def work(progress: Progress) -> dict[str, Any]:
+            desk.synced.stop(folder, who=caller_of(request).who)
+            return {"folder": folder}
+
+        return events(work, words_for(request))
 
     @app.post(FOLDERS + "/remove")
     def remove(request: Request, folder: Annotated[Line, Body(embed=True)]) -> Response:

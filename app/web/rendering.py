@@ -195,19 +195,32 @@ _OF_DOCUMENTS = {
     "forget-incomplete": translatable("It could not be deleted completely. Try again."),
     "collection-unknown": translatable("This collection has no documents any more."),
     "collection-faq": translatable("Questions of the FAQ are deleted one by one, on the page FAQ."),
-    "collection-synced": translatable("A folder is synchronised into this collection. Remove that folder first."),
+    "collection-synced": translatable(
+        "A folder or website is synchronised into this collection. Remove that one first."
+    ),
     "sync-gone": translatable("There is no such folder. Is its disk mounted?"),
     "sync-unreadable": translatable("The server may not read this folder. Give its user the permission."),
     "sync-nothing": translatable(
         "No document in this folder can be read now, so its documents stay. Is its disk mounted?"
     ),
-    "sync-relative": translatable("Enter the absolute path of the folder, beginning with /."),
+    "sync-relative": translatable("Enter the absolute path of a folder, or the address of a website with https://."),
     "sync-system": translatable("This folder is hidden or belongs to the system. Choose another one."),
     "sync-own-folder": translatable("This folder contains the server's own files. Choose one with documents only."),
-    "sync-overlap": translatable("This folder shares documents with a synchronised one. Remove that one first."),
+    "sync-overlap": translatable("It shares documents with a synchronised one. Remove that one first."),
     "sync-interval": translatable("Choose 5 minutes to 31 days."),
     "sync-collection": translatable("The name of a collection has at most 80 characters."),
-    "sync-unknown": translatable("This folder is no longer synchronised."),
+    "sync-unknown": translatable("This folder or website is no longer synchronised."),
+    "sync-held": translatable(
+        "Many pages are gone, so nothing was changed. Look at the website. If that is right, remove the missing pages."
+    ),
+    "sync-stopped": translatable("It was stopped. The next run goes on where it was."),
+    "website-nothing": translatable("No page of it can be read. The report says why."),
+    "website-address": translatable("This is not the address of a website. Write it as https://help.example.com."),
+    "website-patterns": translatable("A pattern begins with / and has at most 200 characters, for example /blog/*."),
+    "website-private": translatable(
+        "This website is in a private network. If it may be read, add its host to the setting private_hosts."
+    ),
+    "website-refuses": translatable("The website refuses to be read. Ask its owner, or set a longer website_pause."),
     "internal": translatable("Something went wrong on our side. The server's log has more."),
 }
 

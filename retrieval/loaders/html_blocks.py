@@ -93,11 +93,8 @@ def blocks_of(root: Tag, leave_out: Callable[[Tag], bool] = lambda tag: False) -
                 writer.text(str(node))
         elif not entering:
             writer.leave(node)
-        elif node.name in _NEVER_TEXT or leave_out(node):
+        elif node.name in _NEVER_TEXT or (not writer.headings and _is_control(node)) or leave_out(node):
             pass
-        elif node.name == "button" and not writer.headings:
-            if _opens_answer(node):
-                writer.title_of_accordion(node)
         else:
             writer.enter(node)
             waiting.append((node, False))
@@ -108,11 +105,13 @@ def blocks_of(root: Tag, leave_out: Callable[[Tag], bool] = lambda tag: False) -
     return tuple(writer.blocks)
 
 
-def _opens_answer(button: Tag) -> bool:
-    """Return whether a button is the title of a part that it opens. Other buttons are controls, like "Menu"."""
-    is_opener = bool(button.get("aria-controls") or button.get("aria-expanded") or button.get("data-target"))
-    text = one_line(button.get_text(" "))
-    return text.endswith(("?", "？")) or (is_opener and len(text) >= _SHORTEST_TITLE)
+def _is_control(tag: Tag) -> bool:
+    """Return whether a tag is a button like "Menu", not the title of a part that it opens."""
+    if tag.name != "button":
+        return False
+    is_opener = bool(tag.get("aria-controls") or tag.get("aria-expanded") or tag.get("data-target"))
+    text = one_line(tag.get_text(" "))
+    return not text.endswith(("?", "？")) and not (is_opener and len(text) >= _SHORTEST_TITLE)
 
 
 _SHORTEST_TITLE = 16  # characters
@@ -144,14 +143,11 @@ class _HtmlBlockWriter:
         text = readable(text)
         self.pieces.append(text if self.preformatted else re.sub(r"\s+", " ", text))
 
-    def title_of_accordion(self, button: Tag) -> None:
-        self.end_of_paragraph()
-        self.text(one_line(button.get_text(" ")))
-        self.end_of_paragraph()
-
     def enter(self, tag: Tag) -> None:
         if tag.name == "br":
             self.pieces.append("\n")
+        if tag.name == "button" and not self.headings:
+            self.end_of_paragraph()
         if tag.name not in _PARAGRAPH_BREAKS:
             return
         self.end_of_paragraph()
@@ -176,6 +172,8 @@ class _HtmlBlockWriter:
             self._put("table", "\n".join(table_lines(tag, _one_line)))
 
     def leave(self, tag: Tag) -> None:
+        if tag.name == "button" and not self.headings:
+            self.end_of_paragraph()
         if tag.name not in _PARAGRAPH_BREAKS:
             return
         if tag.name in HEADINGS:

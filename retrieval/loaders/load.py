@@ -39,6 +39,7 @@ from retrieval.loaders.pdf import load_pdf
 from retrieval.loaders.records import load_delimited, load_json, load_json_lines
 from retrieval.loaders.scans import load_picture
 from retrieval.loaders.spreadsheets import load_spreadsheet
+from retrieval.loaders.stored_page import STORED, load_stored
 from retrieval.loaders.tables import header_rows, one_line, table_blocks
 from retrieval.text.terms import readable
 
@@ -198,8 +199,16 @@ _ROLES_OF_MENUS = frozenset(("navigation", "search", "banner", "contentinfo"))
 
 
 def load_html(data: bytes, path: Path) -> Contents:
-    declared = EncodingDetector.find_declared_encoding(data, is_html=True)
-    page = BeautifulSoup(decode(data, path, declared=declared), "lxml")
+    return html_contents(html_tree(data, path), path)
+
+
+def html_tree(data: bytes, path: Path, encoding: str = "") -> BeautifulSoup:
+    """Parse a page. encoding: its name, if the server said it."""
+    declared = encoding or EncodingDetector.find_declared_encoding(data, is_html=True)
+    return BeautifulSoup(decode(data, path, declared=declared), "lxml")
+
+
+def html_contents(page: BeautifulSoup, path: Path) -> Contents:
     body = page.body or page
     content = _main_content(page)
     blocks = blocks_of(content, _is_menu) if content else blocks_of(body, _is_around_content)
@@ -280,7 +289,7 @@ def load(path: Path, *, max_bytes: int = MAX_BYTES) -> Document:
     suffix = path.suffix.lower()
     if suffix in _REPLACEMENTS:
         raise UnreadableDocument(path, f"{path.suffix} files are not supported: save it as {_REPLACEMENTS[suffix]}")
-    if suffix not in SUPPORTED:
+    if suffix not in SUPPORTED and suffix != STORED:
         kind = f"{path.suffix} files are" if suffix else "files without a suffix are"
         raise UnreadableDocument(path, f"{kind} not supported (supported: {' '.join(SUPPORTED)})")
     data = read_bytes(path, max_bytes)
@@ -297,7 +306,8 @@ def load(path: Path, *, max_bytes: int = MAX_BYTES) -> Document:
 
 def document_of(data: bytes, path: Path) -> Document:
     """Return the document in a file's bytes, which may have no blocks. Raises UnreadableDocument and RecursionError."""
-    contents = SUPPORTED[path.suffix.lower()](data, path)
+    suffix = path.suffix.lower()
+    contents = load_stored(data, path) if suffix == STORED else SUPPORTED[suffix](data, path)
     blocks, long_words = _without_long_words(contents.blocks)
     skipped = [f"{long_words} words of more than {_LONGEST_WORD:,} characters skipped"] if long_words else []
     return Document(

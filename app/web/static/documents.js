@@ -65,6 +65,7 @@ async function upload(event) {
 async function read(folder, path, body) {
   const show = (text) => say("synchronised", `${folder}: ${text}`);
   show(words("starting"));
+  const soon = window.setTimeout(redraw, 2000); // with a button that stops it
   try {
     const result = await follow(await send(path, body), show);
     const left = result.num_files ? ` ${words("left_out", { number: result.num_files })}` : "";
@@ -75,19 +76,58 @@ async function read(folder, path, body) {
     say("synchronised", `${folder}: ${reason(error)}`, true);
     return false;
   } finally {
+    window.clearTimeout(soon);
     await redraw();
   }
+}
+
+const isWebsite = () => /^https?:\/\//i.test(part("folder").value.trim());
+
+// A website has more to choose, and is read once a day.
+function adapt() {
+  const changed = part("site").hidden === isWebsite();
+  part("site").hidden = part("try").hidden = !isWebsite();
+  part("pages").disabled = !isWebsite();
+  if (changed) part("unit").value = isWebsite() ? 1440 : 60;
+}
+
+function wanted() {
+  const every_minutes = Number(part("every").value) * Number(part("unit").value);
+  const site = { pages: Number(part("pages").value), include: part("include").value, exclude: part("exclude").value };
+  return { folder: part("folder").value.trim(), collection: part("into").value.trim(), every_minutes, ...site };
+}
+
+async function tryOut() {
+  const list = part("tried");
+  const line = (text, inner = []) => {
+    const item = document.createElement("li");
+    item.textContent = text;
+    if (inner.length) item.append(document.createElement("ul"));
+    item.lastElementChild?.append(...inner.map((one) => line(one)));
+    return item;
+  };
+  part("try").disabled = true;
+  try {
+    const show = (text) => list.replaceChildren(line(text));
+    show(words("starting"));
+    const reasons = await follow(await send("/admin/documents/folders/try", wanted()), show);
+    list.replaceChildren(line(words("tried")), ...reasons.map((one) => line(`${one.words}: ${one.number}`, one.examples)));
+  } catch (error) {
+    list.replaceChildren(line(reason(error)));
+  }
+  part("try").disabled = false;
 }
 
 async function synchronise(event) {
   event.preventDefault();
   const form = event.target;
   const button = form.querySelector("button");
-  const [folder, collection] = [part("folder").value.trim(), part("into").value.trim()];
-  const every_minutes = Number(part("every").value) * Number(part("unit").value);
+  const source = wanted();
   button.disabled = true;
-  if (await read(folder, "/admin/documents/folders", { folder, collection, every_minutes })) {
+  if (await read(source.folder, "/admin/documents/folders", source)) {
     form.reset();
+    part("tried").replaceChildren();
+    adapt();
     part("folder-form").open = false;
   }
   button.disabled = false;
@@ -98,6 +138,8 @@ function change(button) {
   const unit = [1440, 60, 1].find((one) => minutes % one === 0);
   part("folder").value = button.dataset.folder;
   part("into").value = button.dataset.collection;
+  for (const name of ["pages", "include", "exclude"]) part(name).value = button.dataset[name];
+  adapt();
   part("every").value = minutes / unit;
   part("unit").value = unit;
   part("folder-form").open = true;
@@ -145,12 +187,24 @@ async function forget(button) {
   }
 }
 
+async function stop({ dataset: { folder } }) {
+  await tell("synchronised", "/admin/documents/folders/stop", { folder }, () => words("stopping", { folder }));
+}
+
+async function lose({ dataset: { folder } }) {
+  if (!window.confirm(words("lose", { folder }))) return;
+  await read(folder, "/admin/documents/folders/run", { folder, accepts_losses: true });
+}
+
 const ACTS = {
   run: (button) => read(button.dataset.folder, "/admin/documents/folders/run", { folder: button.dataset.folder }),
-  change, end, forget, "forget-collection": forgetCollection,
+  stop, lose, change, end, forget, "forget-collection": forgetCollection,
 };
 part("upload").addEventListener("submit", upload);
 part("synchronise").addEventListener("submit", synchronise);
+part("folder").addEventListener("input", adapt);
+part("try").addEventListener("click", tryOut);
+adapt();
 document.addEventListener("click", (event) => {
   const button = event.target.closest("button[data-act]");
   if (button) ACTS[button.dataset.act](button);

@@ -1,0 +1,159 @@
+"""Websites as a source of documents: read a site into files of the data folder, then ingest these files.
+
+A document has the address of its page as its name and its link. Pages are removed by the rules of
+`app.websites.selecting`. A run that would remove much of a site removes nothing: a person has to confirm it. Out of
+scope: how pages are read (`app.websites.crawl`), when (`app.desk.repeating`).
+"""
+
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol, Unpack
+
+from app.domain.documents import SyncedFolder, SyncResult
+from app.domain.errors import DeskError
+from app.domain.progress import Progress
+from app.domain.settings import Settings
+from app.domain.websites import MOST_PAGES, ReasonCount, SiteOptions
+from app.domain.words import utc_now
+from app.knowledge.ingest import IngestOptions, IngestReport, result_of
+from app.websites.addresses import Guard, Resolve, resolve
+from app.websites.crawl import Crawl
+from app.websites.fetching import Fetcher
+from app.websites.mirror import Mirror, site_folder
+from app.websites.robots import AGENT
+from app.websites.urls import Scope, is_same_host, key_of
+from durable import scratch_folder
+from retrieval.reading import FileReader
+
+MOST_LOST, LOST_SHARE = 10, 0.3
+TRIED_PAGES = 25
+_LONGEST_PATTERN, _MOST_PATTERNS = 200, 50
+_LOOK_S = 0.5
+
+
+class Ingest(Protocol):
+    """Ingests files, as `Ingestion.run`."""
+
+    def __call__(self, paths: list[Path], progress: Progress, **options: Unpack[IngestOptions]) -> IngestReport: ...
+
+
+class Websites:
+    """The websites of a desk. Safe to use from any thread, if each site is read by one at a time."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        names: Callable[[], Collection[str]],
+        ingest: Ingest,
+        *,
+        resolve: Resolve = resolve,
+    ) -> None:
+        """names: returns those of all documents."""
+        self._settings, self._names, self._ingest, self._resolve = settings, names, ingest, resolve
+
+    def read(self, source: SyncedFolder, progress: Progress, *, accepts_losses: bool = False) -> SyncResult:
+        """Read a website, and add, change and remove its documents. accepts_losses: also if many of them are gone.
+        Raises DeskError, and the errors of `ingest` and `progress`.
+        """
+        mirror = Mirror(site_folder(self._settings.websites_folder, source.folder))
+        with self._reading(source.folder, source.site, mirror, self._below, progress) as crawl:
+            read = crawl.run()
+        gone, num_before = read.documents.gone, len(read.documents.known)
+        if not accepts_losses and len(gone) > MOST_LOST and len(gone) > LOST_SHARE * num_before:
+            mirror.finish()
+            cure = f"`warmdesk sync run {source.folder} --remove-gone`, or the button of the page, removes them"
+            problem = f"{len(gone)} of {num_before} pages are gone, so nothing was changed: if that is right, {cure}"
+            return SyncResult(code="sync-held", problem=problem, reasons=read.reasons)
+        mirror.drop_documents(set(read.documents.files))
+        names = {file.resolve(): url for file, url in read.documents.files.items()}
+        options: IngestOptions = {"collection": source.collection, "warm": False, "names": names, "gone": gone}
+        result = result_of(self._ingest([mirror.documents], progress, **options), read.reasons)
+        if read.is_complete:
+            mirror.finish()
+        return result
+
+    def try_out(self, url: str, site: SiteOptions, progress: Progress) -> tuple[ReasonCount, ...]:
+        """Read the first pages of a website, change nothing, and return what became of them. Raises as `read`."""
+        url = checked(url, site)
+        site = SiteOptions(pages=min(site.pages, TRIED_PAGES), include=site.include, exclude=site.exclude)
+        self._settings.websites_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with (
+            scratch_folder(self._settings.websites_folder, ".try-") as folder,
+            self._reading(url, site, Mirror(folder), lambda origin: (), progress) as crawl,
+        ):
+            return crawl.run().reasons
+
+    def forget(self, url: str) -> None:
+        """Delete what is kept of a page."""
+        for folder in self._settings.websites_folder.glob("*"):
+            Mirror(folder).forget(url)
+
+    def remove(self, source: str) -> None:
+        """Delete what is kept of a website. Its documents stay."""
+        Mirror(site_folder(self._settings.websites_folder, source)).remove()
+
+    @contextmanager
+    def _reading(
+        self,
+        url: str,
+        site: SiteOptions,
+        mirror: Mirror,
+        known: Callable[[str], Collection[str]],
+        progress: Progress,
+    ) -> Iterator[Crawl]:
+        settings = self._settings
+        last = ("fetching", 0, site.pages)
+
+        def report(stage: str, done: int, total: int) -> None:
+            nonlocal last
+            last = (stage, done, total)
+            progress(stage, done, total)
+
+        def wait(seconds: float) -> None:
+            until = time.monotonic() + seconds
+            while (left := until - time.monotonic()) > 0:
+                progress(*last)  # raises if the run shall end
+                time.sleep(min(left, _LOOK_S))
+
+        guard = Guard(
+            allow_private=settings.allow_private_addresses,
+            private_hosts=frozenset(settings.private_hosts),
+            resolve=self._resolve,
+        )
+        agent = f"{AGENT} (+{settings.public_url})" if settings.public_url else AGENT
+        with (
+            FileReader() as reader,
+            Fetcher(
+                guard, agent=agent, headers=settings.website_headers, wait=wait, pause_s=settings.website_pause
+            ) as fetcher,
+        ):
+            yield Crawl(url, site, mirror, fetcher, reader, known, report, now=utc_now())
+
+    def _below(self, origin: str) -> list[str]:
+        return [name for name in self._names() if name.startswith(f"{origin}/")]
+
+
+def checked(url: str, site: SiteOptions) -> str:
+    """Return the address of a website as it is stored. Raises DeskError for a wrong one and for wrong options."""
+    try:
+        key = key_of(url)
+    except ValueError:
+        message = f"{url[:200]!r} is not the address of a website: write it as https://help.example.com"
+        raise DeskError(message, code="website-address") from None
+    if not 1 <= site.pages <= MOST_PAGES:
+        raise DeskError(f"{site.pages} pages: choose 1 to {MOST_PAGES:,}", code="website-pages")
+    patterns = (*site.include, *site.exclude)
+    if len(patterns) > _MOST_PATTERNS or any(
+        not one.startswith(("/", "*")) or len(one) > _LONGEST_PATTERN for one in patterns
+    ):
+        message = f"at most {_MOST_PATTERNS} patterns of {_LONGEST_PATTERN} characters: each begins with /, as /blog/*"
+        raise DeskError(message, code="website-patterns")
+    return key.rstrip("/") if key.count("/") == 3 else key
+
+
+def share_pages(one: str, other: str) -> bool:
+    """Return whether two websites have pages in common."""
+    folders = sorted((Scope(key_of(one)).folder, Scope(key_of(other)).folder))
+    return is_same_host(key_of(one), key_of(other)) and folders[1].startswith(folders[0])

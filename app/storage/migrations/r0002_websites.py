@@ -1,0 +1,12 @@
+"""Websites among the synchronised folders: what of each is read."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+
+
+def upgrade() -> None:
+    """Add the column of their options."""
+    op.add_column("synced_folders", sa.Column("site", sa.JSON(none_as_null=True), nullable=True))
