@@ -382,19 +382,23 @@ def unscaled(base: float, rotary: int) -> Tensor:
     return found
 
 
-class PackedMemory:
-    """Memory for packed tensors, in one piece and in large pages where the system has these: products with one row read
-    it 1.4 times as fast. What is not written takes none.
+def in_large_pages(size: int) -> Tensor:
+    """Return zeros, uint8 `[size]`, in large pages where the system has these: they are read 1.4 times as fast. What is
+    never written takes no memory.
     """
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError, AttributeError):  # a system without
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)
+
+
+class PackedMemory:
+    """Memory for packed tensors, in one piece."""
 
     def __init__(self, library: ctypes.CDLL, tensors: Sequence[GGUFTensor]) -> None:
         library.warmdesk_packed_bytes.restype = ctypes.c_size_t
         self._library = library
-        size = sum(map(self._bytes_of, tensors)) + 1
-        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        with suppress(OSError, AttributeError):  # a system without
-            memory.madvise(mmap.MADV_HUGEPAGE)
-        self._free = torch.frombuffer(memory, dtype=torch.uint8)
+        self._free = in_large_pages(sum(map(self._bytes_of, tensors)) + 1)
 
     def pack(self, tensor: GGUFTensor, turned: int) -> Tensor:
         size = self._bytes_of(tensor)

@@ -19,9 +19,11 @@ import torch
 from torch import nn
 
 from app.domain.settings import Settings
+from cache.attention.items import Chunk
+from cache.memory.arena import Arena, Extent
 from cache.model.gguf_file import GGUFFile
-from cache.model.loading import bundled_gguf, find_device, load_stock, open_gguf
-from cache.model.packed_model import Values
+from cache.model.loading import bundled_gguf, find_device, load_packed, load_stock, open_gguf
+from cache.model.packed_model import PackedModel, Values, in_large_pages
 from cache.native.decoder import load_library
 from evals.report import describe_machine, table
 
@@ -121,7 +123,7 @@ class ModelCost:
 
 def measure_floor(dtype: torch.dtype, library: ctypes.CDLL | None = None) -> Floor:
     """Measure reading, and products of a dtype, or with compiled code those of 8 bits, as packed weights need them."""
-    numbers = torch.ones(READ_BYTES // 4)
+    numbers = in_large_pages(READ_BYTES).view(torch.float32).fill_(1)
     threads = torch.get_num_threads()
     bytes_per_s = READ_BYTES / shortest(numbers.sum)
     if library is not None:
@@ -161,20 +163,34 @@ def measure_floors(settings: Settings, threads: tuple[int, ...], sizes: tuple[in
     else:
         hf, _, _ = load_stock(settings.model, device=find_device("cpu"), converted=settings.models_folder)
         cost, dtype = ModelCost.of(hf), hf.dtype
+    model = load_packed(settings.model, settings.models_folder, None)
     floors, rows = [], []
     for count in threads:
         with using_threads(count):
             floor = measure_floor(dtype, library)
-        floors.append(floor)
+            reached = {} if model is None else reached_by(model, cost, floor)
+        floors.append(describe_floor(floor) | reached)
         rows += [allowed(cost, floor, size) for size in sizes]
     return {
         "machine": describe_machine(),
         "model": settings.model or "bundled",
         "question_tokens": QUESTION_TOKENS,
         "cost": asdict(cost),
-        "floors": [describe_floor(floor) for floor in floors],
+        "floors": floors,
         "rows": rows,
     }
+
+
+def reached_by(model: PackedModel, cost: ModelCost, floor: Floor) -> dict[str, str]:
+    """Return the shares of the limits that passes reach which read no other rows, so that all they do are products."""
+    arena = Arena(model.info.kv, PRODUCT[0], model.device)
+
+    def share(rows: int, outputs: int) -> str:
+        chunks = [Chunk([0], [0], 0, [Extent(row, 1)], []) for row in range(rows)]
+        seconds = shortest(lambda: model.forward(chunks, arena, range(outputs)))
+        return f"{cost.pass_seconds(floor, rows=rows, seen=1, stored=rows, outputs=outputs) / seconds:.0%}"
+
+    return {"at_512_rows": share(PRODUCT[0], 0), "at_1_row": share(1, 1)}
 
 
 def describe_floor(floor: Floor) -> dict[str, Any]:
@@ -207,6 +223,8 @@ def markdown(result: dict[str, Any], command: str) -> str:
         "memory_gb_per_s": "memory, GB/s",
         "products_gop_per_s": "products, GOP/s",
         "products": "of",
+        "at_512_rows": "reached by products of 512 rows",
+        "at_1_row": "of memory, by 1 row",
     }
     rows = {
         "threads": "threads",
