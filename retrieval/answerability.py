@@ -8,7 +8,7 @@ query's trust, which is how well they know its language.
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from functools import cache, lru_cache, partial
 from pathlib import Path
@@ -97,6 +97,7 @@ def candidates_of(
     earlier = query.text.removesuffix(question.text)
     found_headings = [heading for passage in passages for heading in passage.headings]
     asked_codes = AskedCodes(question.text, earlier, found_headings)
+    others = other_subjects(asked, passages)
     found: dict[str, Candidate] = {}
     number = -1
     for place, passage in enumerate(passages):
@@ -122,10 +123,24 @@ def candidates_of(
                 code=float(asked_codes.are_named(statement.text, passage.headings)),
             )
             before = terms
-            if not asked_codes.are_others(statement.text, passage.headings):
+            is_other = statement.subject in others or asked_codes.are_others(statement.text, passage.headings)
+            if not is_other:
                 candidate = Candidate(number=number, passage=place, statement=statement, features=features)
                 found.setdefault(statement.text, candidate)
     return list(found.values())
+
+
+def other_subjects(asked: Set[str], passages: Sequence[FoundPassageText]) -> set[str]:
+    """Return the subjects of rows that are about another thing than the question: it names less of them than of the
+    subject of another row of the page. asked: the terms of the question.
+    """
+    named: dict[str, dict[str, Set[str]]] = {}
+    for passage in passages:
+        of_page = named.setdefault("".join(passage.headings[:1]), {})
+        of_page |= {one.subject: asked & terms_of(one.subject) for one in passage.statements if one.subject}
+    return {
+        one for of_page in named.values() for one in of_page if any(of_page[one] < more for more in of_page.values())
+    }
 
 
 class QuestionMeasures:

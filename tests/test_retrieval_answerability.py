@@ -250,6 +250,23 @@ def test_statements_about_another_model_are_left_out():
     assert "The SV-3 is charged for four hours." not in texts_of(follow_up), "the model may be named in the turn before"
 
 
+def test_rows_about_another_thing_are_left_out_if_the_asked_thing_has_its_own():
+    rows = "Store: Dublin Dundrum; Sunday: 11:00\nStore: Dublin Capel; Sunday: 12:00\nStore: Cork; Sunday: 13:00"
+    pages = {
+        1: ("Hours", f"{rows}\n\nAll stores close on Sundays in May."),
+        2: ("Hours", "Store: Sligo; Sunday: closed"),
+    }
+
+    def stores(question: str) -> set[str]:
+        return {one.statement.subject for _, one in judged(pages, question).ranked if one.statement.subject}
+
+    assert stores("Is Dublin Capel open on Sunday?") == {"Dublin Capel"}
+    assert stores("Is Dublin open on Sunday?") == {"Dublin Capel", "Dublin Dundrum"}
+    assert stores("Are Cork and Sligo open on Sunday?") == {"Cork", "Sligo"}
+    assert len(stores("Are you open on Sunday?")) == 4
+    assert len(judged(pages, "Is Cork open on Sunday?").ranked) == 2, "a sentence is about all stores"
+
+
 def test_a_statement_that_names_the_code_comes_first():
     text = "The hob shows a code. E3: The pan is too hot. E4: The pan is too small."
     retriever = retriever_of({1: [text]}, MeaningEmbedder({}))
