@@ -189,8 +189,9 @@ class JudgedAnswer:
 
     @property
     def is_harmful(self) -> bool:
-        """Return whether a statement is from a page that must not be quoted here."""
-        return any(_is_page(document, self.question.not_from) for document in self.shown.quoted)
+        """Return whether a statement is from a page, or has words, that must not be quoted here."""
+        said = any(holds_fact("\n".join(self.shown.statements), [words]) for words in self.question.not_said)
+        return said or any(_is_page(document, self.question.not_from) for document in self.shown.quoted)
 
     @property
     def beside_the_point(self) -> list[bool]:
@@ -236,10 +237,10 @@ def figures(judged: Sequence[JudgedAnswer]) -> dict[str, Figure]:
     """Return the figures by name. The start of a name shows which questions the share counts, except: right_page_first,
     right_page_any: of answerable questions whose page is known. all_facts, facts_first (in the first statement),
     dead_ends (neither all facts nor a page that has them), contradicted: of answerable questions. harmful: of questions
-    that name pages that must not be quoted. answered_all_facts: of answered ones. beside_the_point: of the statements
-    shown for answerable ones. smalltalk_handled: of small talk. smalltalk_mistaken: of the rest. words, first_token_ms:
-    median of answered and unsure ones. search_ms (median), search_ms_p95: of all but small talk; search_ms is all that
-    happens before the language model.
+    that name pages or words that must not be quoted. answered_all_facts: of answered ones. beside_the_point: of the
+    statements shown for answerable ones. smalltalk_handled: of small talk. smalltalk_mistaken: of the rest. words,
+    first_token_ms: median of answered and unsure ones. search_ms (median), search_ms_p95: of all but small talk;
+    search_ms is all that happens before the language model.
     """
     answerable = [one for one in judged if one.question.is_answerable]
     unanswerable = [one for one in judged if one.question.is_unanswerable]
@@ -256,7 +257,7 @@ def figures(judged: Sequence[JudgedAnswer]) -> dict[str, Figure]:
         "answered_all_facts": share([one.has_all_facts for one in with_facts if one.shown.outcome == "answered"]),
         "dead_ends": share([not one.has_all_facts and not one.has_page for one in answerable]),
         "contradicted": share([bool(one.contradictions) for one in with_facts]),
-        "harmful": share([one.is_harmful for one in judged if one.question.not_from]),
+        "harmful": share([one.is_harmful for one in judged if one.question.not_from or one.question.not_said]),
         "beside_the_point": share([beside for one in with_facts for beside in one.beside_the_point]),
         "words": middle_of([one.num_words for one in told]),
         "answerable_answered": _part(answerable, "answered"),

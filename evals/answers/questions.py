@@ -7,8 +7,8 @@ character is a word. Out of scope: thousands separated by plain spaces or full s
 ("1 hour", "60 minutes"). A fact lists all its forms.
 
 **Customer questions**, for `eval helpdesk`, are in one of two forms. The general form has `articles` (paths below the
-folder, none if no page answers), `facts` (all forms of each fact) and optionally `not_from`. The sample shop's form has
-`article` (a path or null) and `facts` (one form each).
+folder, none if no page answers), `facts` (all forms of each fact) and optionally `not_from` and `not_said`. The sample
+shop's form has `article` (a path or null) and `facts` (one form each).
 
 **Labelled questions**, for `calibrate-search`, are in one of these forms:
     {"question", "answers": [...], "earlier"?, "articles"?}   answers: verbatim parts of the documents; if empty, no
@@ -97,7 +97,7 @@ SMALL_TALK, FOLLOW_UP, PLAIN, UNANSWERABLE = "smalltalk", "follow-up", "plain", 
 class CustomerQuestion:
     """A question. kind: as in the file, else one of the names above. articles: the pages that answer it, any of which
     counts. facts: those of a right answer. gold: a right answer. history: earlier questions and answers. not_from:
-    pages whose advice would be harmful here, for example of another product model.
+    pages whose advice would be harmful here, for example of another product model. not_said: the same for words.
     """
 
     id: str
@@ -108,6 +108,7 @@ class CustomerQuestion:
     gold: str
     history: tuple[tuple[str, str], ...]
     not_from: tuple[str, ...] = ()
+    not_said: tuple[str, ...] = ()
 
     @property
     def is_small_talk(self) -> bool:
@@ -147,6 +148,7 @@ def _question(row: dict[str, Any]) -> CustomerQuestion:
         gold=row.get("answer") or "",
         history=tuple(history),
         not_from=tuple(row.get("not_from") or ()),
+        not_said=tuple(row.get("not_said") or ()),
     )
 
 

@@ -78,8 +78,9 @@ def row_statements(lines: Sequence[TextLine], heading: str) -> Iterator[Statemen
     names = _names([line.text for line in lines])
     governing = heading if turns_sentences(heading) else ""
     for line in lines:
-        if said := sentence_of(_cells(line.text, names)):
-            yield Statement(as_said(under(governing, said)), line.start, line.end, "row")
+        cells = _cells(line.text, names)
+        if said := sentence_of(cells):
+            yield Statement(as_said(under(governing, said)), line.start, line.end, "row", cells[0][1])
 
 
 def _names(rows: Sequence[str]) -> frozenset[str]:
@@ -191,7 +192,7 @@ def _as_answer(value: str) -> str:
     return value.lower() if _YES.fullmatch(value) or _NO.fullmatch(value) else value
 
 
-VERSION = 3
+VERSION = 4
 """Increase it when texts are cut differently. Vectors of their statements are then computed again."""
 _LONGEST_INTRODUCTION = 30  # words
 _SHORT = 15  # words; a longer sentence contains its own denial

@@ -134,13 +134,14 @@ _WORD = re.compile(rf"[{CHINESE_JAPANESE}]{{1,2}}|[^\W{CHINESE_JAPANESE}]+")
 class Statement:
     """Text that a customer can understand without the rest of the passage. text: with its governing line or heading and
     a full stop. Each step of a procedure is on its own line. start, end: character span in the passage, without the
-    governing line.
+    governing line. subject: the first cell of a row, else "".
     """
 
     text: str
     start: int
     end: int
     kind: Kind
+    subject: str = ""
 
 
 def num_words(text: str) -> int:
