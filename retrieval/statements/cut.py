@@ -80,7 +80,8 @@ def row_statements(lines: Sequence[TextLine], heading: str) -> Iterator[Statemen
     for line in lines:
         cells = _cells(line.text, names)
         if said := sentence_of(cells):
-            yield Statement(as_said(under(governing, said)), line.start, line.end, "row", cells[0][1])
+            subject = cells[0][1] if len(cells) > 1 else ""  # a row of one cell is a sum or a note
+            yield Statement(as_said(under(governing, said)), line.start, line.end, "row", subject)
 
 
 def _names(rows: Sequence[str]) -> frozenset[str]:
