@@ -254,7 +254,7 @@ def test_rows_about_another_thing_are_left_out_if_the_asked_thing_has_its_own():
     rows = "Store: Dublin Dundrum; Sunday: 11:00\nStore: Dublin Capel; Sunday: 12:00\nStore: Cork; Sunday: 13:00"
     pages = {
         1: ("Hours", f"{rows}\n\nAll stores close on Sundays in May."),
-        2: ("Hours", "Store: Sligo; Sunday: closed\nStore: All open stores"),  # the last one has no value
+        2: ("Hours", "Store: Sligo; Sunday: closed"),
     }
 
     def stores(question: str) -> set[str]:
@@ -263,7 +263,7 @@ def test_rows_about_another_thing_are_left_out_if_the_asked_thing_has_its_own():
     assert stores("Is Dublin Capel open on Sunday?") == {"Dublin Capel"}
     assert stores("Is Dublin open on Sunday?") == {"Dublin Capel", "Dublin Dundrum"}
     assert stores("Are Cork and Sligo open on Sunday?") == {"Cork", "Sligo"}
-    assert len(stores("Which stores are open on Sunday?")) == 4
+    assert len(stores("Are you open on Sunday?")) == 4
     assert len(judged(pages, "Is Cork open on Sunday?").ranked) == 2, "a sentence is about all stores"
 
 

@@ -157,6 +157,15 @@ def test_rows_become_sentences(row, expected):
     assert kinds(row) == ["row"]
 
 
+def test_a_row_of_one_cell_has_no_subject():
+    rows = "Level: Gold; Discount: 15%; Points: 2\nLevel: Silver; Discount: 5%; Points: 1\nLevel: Total levels"
+    assert [(one.text, one.subject) for one in statements_of(rows, PAGE)] == [
+        ("Gold – discount: 15%; points: 2.", "Gold"),
+        ("Silver – discount: 5%; points: 1.", "Silver"),
+        ("Total levels.", ""),
+    ]
+
+
 def test_tables_without_headers():
     assert told("Standard; Ireland; EUR 4.95\nExpress; Ireland; EUR 9.95") == [
         "Standard: Ireland; EUR 4.95.",
