@@ -48,6 +48,7 @@ TABLE: dict[str, set[str]] = {
         ("GET", ADMIN, "/admin/modules/memory /admin/accounts /admin/keys /admin/audit /admin/settings"),
         ("POST", ADMIN, "/admin/documents/upload /admin/documents/forget /admin/documents/collections/forget"),
         ("POST", ADMIN, "/admin/documents/folders /admin/documents/folders/run /admin/documents/folders/remove"),
+        ("POST", ADMIN, "/admin/documents/folders/stop /admin/documents/folders/try"),
         ("POST", ADMIN, "/admin/modules/warm /admin/modules/evict /admin/modules/keep /admin/modules/release"),
         ("POST", ADMIN, "/admin/modules/verify /admin/accounts /admin/accounts/role /admin/accounts/password"),
         ("POST", ADMIN, "/admin/accounts/remove /admin/keys /admin/keys/revoke /admin/settings"),

@@ -487,7 +487,7 @@ def test_a_process_that_is_killed_loses_nothing(site, tmp_path):
         next(line for line in child.stdout if line.strip() == "25")
         child.kill()
     one, other = Reading(site, tmp_path / "killed"), Reading(site, tmp_path / "other")
-    one.guard = other.guard = Guard(private_hosts=frozenset({"127.0.0.1"}))  # as the program's
+    one.guard = other.guard = Guard(private_hosts=frozenset({"127.0.0.1"}))
     one.run()
     twice = [path for path, number in site.asked.items() if number > 1 and path.startswith(("/a/", "/index/"))]
     assert len(twice) <= 1

@@ -43,7 +43,7 @@ EDITABLE = frozenset(
         *("policy", "answer_mode", "temperature", "repetition_penalty", "refuse_below", "answer_above"),
         *("savings_sample", "faq_answers", "faq_threshold", "system_text", "refusal_text"),
         *("contact_email", "contact_phone", "contact_hours", "contact_url"),
-        *("handoff", "office_hours", "show_agent_names"),
+        *("handoff", "office_hours", "show_agent_names", "website_pause"),
     }
 )
 """Settings that the page can change. The operator changes others in the file or on the command line: they are secrets,
@@ -111,7 +111,7 @@ def setting_rows(
             form="choice" if choices else form_of(key, field),
             choices=choices,
             is_open=is_open,
-            is_set=value is not None,
+            is_set=value not in (None, {}),  # a table without a row
         )
         found.append(row)
     return found
