@@ -4,10 +4,15 @@ Uses logistic models over features of passages and statements, fitted for one em
 `warmdesk calibrate-search`. One score alone cannot decide: a question about another topic of the same shop can be as
 near to a passage as a question that the passage answers. Values of the ranker and the embedder are multiplied by the
 query's trust, which is how well they know its language.
+
+The expected answer type of a question is found by rules (Li and Roth 2002, "Learning Question Classifiers"). Types:
+money, time, number, contact, steps; in Chinese also place, name and cause. English and Chinese only. Other questions
+have no expected type.
 """
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from functools import cache, lru_cache, partial
@@ -19,6 +24,64 @@ from retrieval.search.retriever import PassageHit, Query, Retriever
 from retrieval.statements.grouping import Statement
 from retrieval.text.codes import AskedCodes, codes
 from retrieval.text.terms import COMMON, parts_of, stem, telling_words, words
+
+NUMBER = (
+    r"(?:\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|twelve|once|twice)\b|[一二三四五六七八九十百两半])"
+)
+MONTH = r"(?:january|february|march|april|may|june|july|august|september|october|november|december)\b"
+
+
+ANSWER_TYPES = (  # (pattern of such questions, pattern of texts with such an answer)
+    (  # money
+        r"how much\b(?! (?:time|longer))|\b(?:costs?|prices?|charged?|fees?|expensive|discounts?|refund limit)\b"
+        r"|多少钱|多少[元块]|价格|费用|票价|造价|投资",
+        r"(?:EUR|USD|GBP|[€$£¥￥])\s?\d|\d\s?(?:EUR|USD|GBP|[€%元])|\d[万亿]元|\bfree\b|免",
+    ),
+    (  # time
+        r"how (?:long|soon|quick(?:ly)?|fast|late|early)\b|how much (?:time|longer)|^when\b"
+        r"|\bwhen (?:do|does|is|are|will|can|must)\b|\b(?:deadline|what time|until|hours)\b"
+        r"|how many (?:days|hours|minutes|weeks|months|years)"
+        r"|多久|多长时间|什么时[候间期]|啥时|何时|几(?:时|点|天|月|号|年|几年)|哪一?(?:年|天|月|日)|哪个?(?:年代|时期|朝代)|日期",
+        rf"{NUMBER}\s*(?:extra |working |business )*(?:second|minute|hour|day|week|month|year)|\d:\d\d"
+        rf"|\b(?:mon|tues|wednes|thurs|fri|satur|sun)day|\b{MONTH} \d|\d(?:st|nd|rd|th)? {MONTH}"
+        rf"|midnight|\bnoon\b|immediately|at once"
+        rf"|{NUMBER}个?\s?(?:秒|分|小时|天|日|周|月|年|工作日|世纪)|[早初末晚中]期|年间|[白垩侏罗]纪",
+    ),
+    (  # number
+        r"how (?:many|often|big|large|heavy|hot)\b|\b(?:number of|limit|max(?:imum)?|min(?:imum)?|weighs?|size"
+        r"|temperature|length)\b|多少|几[^何]|多[大重长高远宽深快]",
+        NUMBER,
+    ),
+    (  # contact
+        r"e-?mail (?:address|do)|\b(?:phone|report|contact|call|website)\b|number (?:do|to|can)|电话|邮箱|联系",
+        r"@|\d{3}|www\.|https?:",
+    ),
+    (  # steps
+        r"\bhow to\b|\bhow (?:do|can|should) (?:i|we|you)\b",
+        r"\n1[.)] ",
+    ),
+    (  # place
+        r"哪里|哪儿|在哪(?!一?[年天月个些])|什么地[方点]|何[地处]|哪一?[个条片座]?(?:国|省|市|城|地|区|县|洲|路|街|镇)|位于|地址|老家",
+        r"[国省市县州区镇乡村路街岛山湾洲港城]|[东南西北]部|位于|在于",
+    ),
+    (  # name
+        r"谁|哪位|什么人|何人|叫什么|叫啥|(?:名字|名称|别名|全称|简称|全名|又名|又称|俗称|原名)",
+        r"[「《“（(·・]|[又俗别原本全简]名|[又俗别全简]称|名为|叫",
+    ),
+    (  # cause
+        r"为什么|为何|因何|为啥|原因|怎么[会要不]",
+        r"因|由于|所以|为了|故|导致|使得|以免|以便|目的",
+    ),
+)
+
+
+def agreement(question: str) -> Callable[[str], float]:
+    """Return a function: has a text the expected types of answer? 1 for all, -1 for none, 0 if none is expected."""
+    expected = [
+        re.compile(has, re.IGNORECASE) for asks, has in ANSWER_TYPES if re.search(asks, question, re.IGNORECASE)
+    ]
+    return lambda text: sum(1.0 if has.search(text) else -1.0 for has in expected) / max(1, len(expected))
+
 
 LEAST_TRUST = 0.4  # below it, only words are used; an English embedder has more for German, which it knows a little
 FAR = 5.0  # lead of the best passage, in log-odds, if there is no other
@@ -42,6 +105,7 @@ class StatementFeatures:
     behind: float  # difference to the best passage's score
     rank: float  # rank of its passage, from 0
     length: float  # logarithm of its characters
+    expected: float  # `agreement` with the question
     code: float  # 1 if it names a code of the question (`AskedCodes`), else 0
 
 
@@ -59,6 +123,7 @@ class QuestionFeatures:
     stated: float  # highest share of terms in a statement and its headings
     parts: float  # as in `StatementFeatures`, of the most likely statement
     beyond: float
+    expected: float  # `agreement` of the most likely statement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +161,7 @@ def candidates_of(
     asked = frozenset(rarities) | frozenset(of_parts)  # other terms of a passage do not matter
     earlier = query.text.removesuffix(question.text)
     found_headings = [heading for passage in passages for heading in passage.headings]
-    asked_codes = AskedCodes(question.text, earlier, found_headings)
+    agrees, asked_codes = agreement(question.text), AskedCodes(question.text, earlier, found_headings)
     others = other_subjects(asked, passages)
     found: dict[str, Candidate] = {}
     number = -1
@@ -120,6 +185,7 @@ def candidates_of(
                 behind=_score(query, passages[0]) - _score(query, passage),
                 rank=place,
                 length=math.log(len(statement.text)),
+                expected=agrees(statement.text),
                 code=float(asked_codes.are_named(statement.text, passage.headings)),
             )
             before = terms
@@ -168,6 +234,7 @@ class QuestionMeasures:
             stated=max(candidate.features.covered for _, candidate in ranked),
             parts=best.features.parts,
             beyond=best.features.beyond,
+            expected=best.features.expected,
         )
 
 

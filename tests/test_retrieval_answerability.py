@@ -23,6 +23,7 @@ from retrieval.answerability import (
     QuestionMeasures,
     StatementFeatures,
     _rarities,
+    agreement,
     as_json,
     candidates_of,
     judge,
@@ -153,6 +154,7 @@ def test_features_of_statements_by_hand():
         "behind": 0.0,
         "rank": 0.0,
         "length": math.log(25),
+        "expected": 0.0,
         "code": 0.0,
     }
     assert asdict(first) == pytest.approx(expected, abs=1e-5)
@@ -161,6 +163,8 @@ def test_features_of_statements_by_hand():
     assert (third.passage, third.behind, third.rank, third.covered, third.before) == pytest.approx(
         (0.5, 1.0, 1.0, 0.0, 0.0)
     )
+    many = retriever.query("How many labels?")
+    assert [one.features.expected for one in candidates_of(retriever, query, many, passages, LOGITS)] == [-1, 1, -1]
 
 
 def test_features_of_a_question_by_hand():
@@ -177,6 +181,7 @@ def test_features_of_a_question_by_hand():
             "stated": 2 * RARE / WHOLE,
             "parts": RARE / WHOLE,  # the likeliest is the second
             "beyond": 0.0,
+            "expected": 0.0,
         },
         abs=1e-5,
     )
@@ -332,3 +337,35 @@ def test_parts_of_chinese_terms_are_characters():
     assert candidate.features.parts == pytest.approx(parts)
     assert candidate.features.beyond == pytest.approx(2 * known / (2 * known + unknown))
     assert candidate.features.covered < candidate.features.parts
+
+
+@pytest.mark.parametrize(
+    ("question", "has", "has_not"),
+    [
+        ("How much is gift wrapping?", "It costs EUR 3.90 per item.", "It includes a card with 200 characters."),
+        ("运费多少钱？", "运费12元。", "我们使用快递发货。"),
+        ("When do you open on Sunday?", "At noon, in Galway only.", "We open when staff are there."),
+        ("退款要多久？", "需要5天。", "请联系我们。"),
+        ("运费多少钱？", "满60元免运费。", "请联系我们。"),
+        ("这座桥是哪一年建成的？", "1937年建成。", "桥很长。"),
+        ("它在哪里？", "位于都柏林市中心。", "它很大。"),
+        ("那本书的作者是谁？", "作者叫安娜。", "它很厚。"),
+        ("为什么关门？", "因装修暂停营业。", "周一休息。"),
+        ("When does the sale end?", "Until 31 December.", "Until nothing is left."),
+        ("How much longer does it take?", "2 extra working days.", "EUR 3 more."),
+        ("How many users can an account have?", "Up to 15 can share one.", "Several people can."),
+        ("Where can I report a text message?", "Forward it to fraud@larkmoor.example.", "Do not answer it."),
+        ("How do I descale it?", "Descaling:\n1. Fill the tank.\n2. Press Start.", "It must be descaled in 1 hour."),
+    ],
+)
+def test_a_text_that_has_what_is_asked_for(question, has, has_not):
+    assert agreement(question)(has) == 1.0
+    assert agreement(question)(has_not) == -1.0
+
+
+def test_two_things_asked_for_and_one_there_and_no_such_thing():
+    question = "How long does delivery take and what does it cost?"
+    answers = ("It takes 3 days and costs EUR 5.", "It takes 3 days.", "The driver carries it in.")
+    assert [agreement(question)(answer) for answer in answers] == [1.0, 0.0, -1.0]
+    for question in ("Can I cancel?", "What happens when I cancel?", "Kann ich stornieren?", "", "怎么退货？"):
+        assert agreement(question)("EUR 5 within 14 days") == agreement(question)("No.") == 0.0

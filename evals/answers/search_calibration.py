@@ -56,13 +56,13 @@ them count as about equally likely (`app.answering.checking`).
 TINY = 1e-9  # the lowest probability whose log-odds are used
 FOLDS = 10
 LEAST = 20  # minimum number of questions of each kind
-STATEMENT_FEATURES = ("ranked", "covered", "passage", "behind", "rank")
+STATEMENT_FEATURES = ("ranked", "covered", "passage", "behind", "rank", "expected")
 QUESTION_FEATURES = ("likely", "cosine", "score", "rest")
 """Features of the models with ranker and embedder. Others added nothing on a help desk left out of the fit."""
 WRITTEN_STATEMENT_FEATURES = (
-    "covered", "own", "before", "parts", "beyond", "passage", "behind", "rank", "length"
+    "covered", "own", "before", "parts", "beyond", "passage", "behind", "rank", "length", "expected"
 )  # fmt: skip
-WRITTEN_FEATURES = ("likely", "others", "score", "rest", "covered", "stated", "parts", "beyond")
+WRITTEN_FEATURES = ("likely", "others", "score", "rest", "covered", "stated", "parts", "beyond", "expected")
 """Features of the models that use words only."""
 
 Matrix = npt.NDArray[np.float64]
