@@ -118,7 +118,7 @@ def test_chaos_costs_no_desk_no_memory_and_no_reader_an_end(tmp_path, monkeypatc
     chaos.inject(safetensors.torch, "save_file", 0.1, safetensors.SafetensorError("No space left on device"))
     chaos.inject(Loader, "_load", 0.05, OUT_OF_MEMORY)
     chaos.inject(model, "forward", 0.03, OUT_OF_MEMORY)
-    chaos.inject(Sampler, "allowed", 0.01, ValueError("probability tensor contains inf"))
+    chaos.inject(Sampler, "draw", 0.01, ValueError("probability tensor contains inf"))
     for owner, name in ((Encoder, "collect"), (Running, "finish"), (Store, "find")):
         chaos.inject(owner, name, 0.003, ZeroDivisionError("nobody foresaw this"))
     with ThreadPoolExecutor(READERS) as readers:

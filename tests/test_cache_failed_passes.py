@@ -1,6 +1,6 @@
 """What fails, fails what it was done for: passes, samplers, modules and calls that raise, and the engine goes on."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -95,15 +95,15 @@ def test_of_modules_encoded_together_one_that_cannot_be_fails_alone():
 
 
 def test_a_sampler_that_raises_ends_its_own_answer(engine, monkeypatch):
-    allowed = Sampler.allowed
+    draw = Sampler.draw
 
-    def fragile(self: Sampler, answer: Sequence[int]) -> Mapping[int, float] | None:
+    def fragile(self: Sampler) -> float:
         if self.sampling.max_tokens == 7:
             raise ValueError("probability tensor contains inf")
-        return allowed(self, answer)
+        return draw(self)
 
-    monkeypatch.setattr(Sampler, "allowed", fragile)
-    bad = engine.submit(Request(plan=plan_of(SYSTEM, A, QUESTION), sampling=Sampling(max_tokens=7)))
+    monkeypatch.setattr(Sampler, "draw", fragile)
+    bad = engine.submit(Request(plan=plan_of(SYSTEM, A, QUESTION), sampling=Sampling(max_tokens=7, temperature=1.0)))
     good = submit(engine, plan_of(SYSTEM, A, QUESTION))
     with pytest.raises(CacheError, match=r"^the answer could not be computed: ask again"):
         _ = bad.completion

@@ -226,6 +226,9 @@ def test_a_pass_waits_for_what_is_copied():
 def test_scoring_runs_through_plain_kernels():
     model = build(kind=TiledPass)
     arena = Arena(model.info.kv, SLOTS, CPU)
+    rows = torch.randn(2, 13, model.info.kv.kv_heads, model.info.kv.head_dim)
+    for layer in range(model.info.kv.layers):
+        arena.write_layer(layer, SHARED[2], rows)
     squares = {(SHARED[2], 0): torch.zeros(len(model.info.scored_layers), 13)}
     chunks = [chunk_at(0, 2, [Extent(200, 4)], [KVView(SHARED[2])])]
     model.forward(chunks, arena, [], scored=[ScoredChunk(0, 2, squares)])
