@@ -138,5 +138,5 @@ def test_encoded_data_is_no_word(tmp_path):
     document = load(put(tmp_path / "a.txt", b"Text " + b"x" * 2001 + b" goes on.\n\n" + b"y" * 20 * 2**19))
     assert shown(document) == [("text", "Text … goes on.")]
     assert document.remarks == ("2 words of more than 2,000 characters skipped",)
-    chinese = "长" * 3000
-    assert load(put(tmp_path / "a.txt", chinese.encode())).blocks[0].text == chinese
+    for unspaced in ("长" * 3000, "ก" * 3000):
+        assert load(put(tmp_path / "a.txt", unspaced.encode())).blocks[0].text == unspaced

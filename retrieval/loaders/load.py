@@ -322,7 +322,8 @@ def document_of(data: bytes, path: Path) -> Document:
 
 
 _LONGEST_WORD = 2000  # characters; longer ones are encoded data, which takes minutes to count in tokens
-_LONG_WORD = re.compile(rf"[^\s\u2e80-\uffff]{{{_LONGEST_WORD + 1},}}")  # Chinese and Japanese have no spaces
+# Thai, Lao, Burmese, Khmer, Chinese and Japanese have no spaces between words.
+_LONG_WORD = re.compile(rf"[^\s\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\uffff]{{{_LONGEST_WORD + 1},}}")
 
 
 def _without_long_words(blocks: Sequence[Block]) -> tuple[tuple[Block, ...], int]:

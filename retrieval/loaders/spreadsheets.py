@@ -11,6 +11,7 @@ import re
 import warnings
 import zipfile
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,7 @@ def displayed(value: object, number_format: str) -> str:
     return _plain(value)
 
 
+@lru_cache(maxsize=10_000)  # a column repeats its values, and each takes a tenth of a millisecond
 def _formatted(value: Any, number_format: str) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # it warns of a damaged format, and then writes something
