@@ -25,7 +25,7 @@ from app.domain.settings import Settings
 from app.knowledge.finder import NOTHING, Finder, FoundPassage, RankedStatement, SearchResults, may_stand_alone
 from app.knowledge.prompts import PassageText, PromptBuilder, PromptTurn
 from app.knowledge.warm import InFlight
-from app.privacy.redaction import redact
+from app.privacy import redact
 from app.replies.replies import (
     all_texts,
     contact_links,

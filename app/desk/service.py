@@ -37,7 +37,7 @@ from app.domain.threads import in_own_thread
 from app.knowledge.forget import CollectionForgotten, Forgotten
 from app.knowledge.ingest import IngestOptions, IngestReport
 from app.knowledge.warm import ReadingAhead
-from app.privacy.redaction import redact
+from app.privacy import redact
 from app.replies.replies import contact_links
 from app.storage.archive import Backup, BackupOptions, back_up_folder
 from app.storage.conversation_care import ConversationCare, Erased, Transcripts

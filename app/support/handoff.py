@@ -15,7 +15,7 @@ from app.domain.errors import DeskError
 from app.domain.setting_types import is_open
 from app.domain.settings import Settings
 from app.domain.words import utc_now
-from app.privacy.redaction import redact
+from app.privacy import redact
 from app.replies.replies import heard
 from app.storage.database import Database
 from app.storage.handoffs import HandoffOfSomebody, Handoffs, Judged
