@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import NEEDS_BROWSER, Site, until
+from browser import NEEDS_BROWSER, Elements, Site, until
 from filled_site import fill
 
 from app.web.admin_pages import PAGES as ADMIN_PAGES
@@ -23,7 +23,7 @@ GRADIO = {("label-title-only", ".search-input"): "the table's search field has i
 """What axe finds in Gradio's own markup, which we cannot change: the rule, the place and the reason."""
 RUN = """
 const [rules, done] = arguments;
-const options = {resultTypes: ["violations"], ...(rules.length && {runOnly: rules})};
+const options = {resultTypes: ["violations"], preload: false, ...(rules.length && {runOnly: rules})};
 axe.run(options).then((found) => done(found.violations), (error) => done(String(error)));
 """
 RULES = {
@@ -43,7 +43,7 @@ GO_DARK = "if (document.querySelector('.gradio-container')) document.body.classL
 
 
 def see(driver: Any, selector: str) -> Any:
-    return until(lambda: next((e for e in driver.find_elements("css selector", selector) if e.is_displayed()), None))
+    return Elements(driver).one(selector)
 
 
 def asked(driver: Any) -> None:
