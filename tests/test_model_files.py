@@ -15,7 +15,7 @@ from cache.errors import ModelError
 from cache.memory.keys import file_digest
 from cache.model import digests
 from cache.model.digests import stored_digest
-from cache.model.loading import ModelSource, bundled_gguf, load_positions, load_stock, load_tokenizer
+from cache.model.loading import ModelSource, load_positions, load_stock, load_tokenizer
 from cache.prompt.parts import Text
 
 
@@ -94,17 +94,20 @@ def test_digests_that_cannot_be_stored_do_no_harm(large, tmp_path):
     assert len(read) == 2
 
 
+TOKENS = [
+    49, 1761, 282, 216, 33, 34, 30, 37, 2471, 28, 8866, 284, 216, 24838, 218, 177, 122, 139, 284, 197, 559, 335, 30
+]  # fmt: skip
+"""By transformers, which converts the bundled file for seven seconds; `test_cache_gguf_tokenizer` compares others."""
+
+
 def test_tokens_are_counted_without_the_weights(tmp_path):
     """Was wrong once: an ingest dequantised the whole model first, and nothing was kept if it was killed meanwhile."""
-    tokenizer, own = (
-        load_tokenizer(None, converted=tmp_path),
-        AutoTokenizer.from_pretrained(bundled_gguf().parent, gguf_file=bundled_gguf().name, local_files_only=True),
-    )
+    tokenizer = load_tokenizer(None, converted=tmp_path)
     assert load_positions(None, converted=tmp_path) == 8192
     assert not any(one.is_dir() for one in tmp_path.iterdir())
     text = "A line of 12.5 %,\n\n  and 退款 and\tso on."
-    assert tokenizer.encode([Text(text=text)]) == own(text, add_special_tokens=False)["input_ids"]
-    assert tokenizer.decode(tokenizer.encode([Text(text=text)])) == text
+    assert [*tokenizer.encode([Text(text=text)])] == TOKENS
+    assert tokenizer.decode(TOKENS) == text
 
 
 @pytest.mark.parametrize(
