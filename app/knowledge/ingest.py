@@ -424,9 +424,10 @@ class Ingestion:
 
     def _forget_modules(self, keys: frozenset[str]) -> None:
         if keys:
-            engine = self.open_warming().engine
-            engine.settle()  # earlier questions may store them again
-            engine.forget(keys)
+            warming = self.open_warming()
+            warming.in_flight.wait()  # earlier questions may store them again
+            warming.engine.settle()
+            warming.engine.forget(keys)
 
     def _warm(self, documents: Sequence[str], report: IngestReport, progress: Progress) -> None:
         started, warming = time.perf_counter(), self.open_warming()
