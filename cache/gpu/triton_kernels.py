@@ -56,7 +56,7 @@ def attend_tile(
     no slopes, no window, no soft cap.
     """
     head = tl.program_id(1)
-    for number in range(tl.program_id(0), tl.load(num_tiles), tl.num_programs(0)):
+    for number in tl.range(tl.program_id(0), tl.load(num_tiles), tl.num_programs(0), disable_licm=True):
         tile = tiles + number * 6
         run, first, num_keys = tl.load(tile), tl.load(tile + 1), tl.load(tile + 2)
         first_reader, num_readers, partial = tl.load(tile + 3), tl.load(tile + 4), tl.load(tile + 5)
@@ -150,8 +150,16 @@ def merge_partials(
 
 
 def key_block(padded: int, dtype: torch.dtype) -> int:
-    """Return the keys to read at a time, for a head size padded to a power of two."""
+    """Return the keys to read at a time, for a head size padded to a power of two. Float32 has no tensor cores, and its
+    numbers of more keys would not fit into registers.
+    """
+    if dtype == torch.float32:
+        return LEAST_KEY_BLOCK
     return max(LEAST_KEY_BLOCK, min(MOST_KEY_BLOCK, KEY_BLOCK_BYTES // (padded * dtype.itemsize)))
+
+
+def num_warps(dtype: torch.dtype) -> int:
+    return 8 if dtype == torch.float32 else 4
 
 
 def attend_tiles(
@@ -205,6 +213,7 @@ def attend_tiles(
             ROWS=plan.block,
             KEYS=key_block(padded, keys.dtype),
             num_stages=2,
+            num_warps=num_warps(keys.dtype),
         )
         merge_partials[(rows, heads)](
             out, lse, plan.first_partial, plan.partials, merged, SIZE=size, PADDED=padded, PARTS=PART_BLOCK
