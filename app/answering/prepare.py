@@ -17,12 +17,21 @@ from itertools import groupby, pairwise
 
 from app.answering.choosing import BLOCKS, UNSURE_BLOCKS, chosen
 from app.answering.curated import CuratedAnswer, CuratedAnswers
+from app.answering.things import MOST, fitting_things, names_of
 from app.domain.answers import BETWEEN, Outcome, Said, from_documents
 from app.domain.callers import LONGEST_PAST, OLDER_TURNS_LEFT_OUT, check_length
 from app.domain.documents import StoredPassage
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
-from app.knowledge.finder import NOTHING, Finder, FoundPassage, RankedStatement, SearchResults, may_stand_alone
+from app.knowledge.finder import (
+    ENOUGH_TERMS,
+    NOTHING,
+    Finder,
+    FoundPassage,
+    RankedStatement,
+    SearchResults,
+    may_stand_alone,
+)
 from app.knowledge.prompts import PassageText, PromptBuilder, PromptTurn
 from app.knowledge.warm import InFlight
 from app.privacy.redaction import redact
@@ -35,6 +44,7 @@ from app.replies.replies import (
     texts_in,
     unsure_text,
     vague_text,
+    which_text,
 )
 from app.storage.history import PastMessage
 from app.storage.library import Library
@@ -102,7 +112,7 @@ def outcome_of(question: str, said: str, settings: Settings) -> Outcome:
         return "smalltalk"
     if any(said.startswith(words) for words in (settings.refusal_text, *own_words("nothing"))):
         return "nothing"
-    if any(said.startswith(words) for name in ("unsure", "unknown", "vague") for words in own_words(name)):
+    if any(said.startswith(words) for name in ("unsure", "unknown", "vague", "which") for words in own_words(name)):
         return "unsure"
     return "answered"
 
@@ -119,13 +129,15 @@ _TOPIC = 2  # maximum words of a message that names a topic: "Can I cancel?" ask
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """The outcome of a question. says: Warmdesk's own words, which are the whole answer, or if `asks_model` the line
-    before it. nothing: the text if the model finds no answer. faq: the pair that answers alone.
+    before it. asks_which: they ask which of several things is meant. nothing: the text if the model finds no answer.
+    faq: the pair that answers alone.
     """
 
     outcome: Outcome
     results: SearchResults
     says: str = ""
     asks_model: bool = False
+    asks_which: bool = False
     nothing: str = ""
     faq: int | None = None
 
@@ -169,6 +181,9 @@ class Decider:
         if not results.passages or results.relevance < self.refuse_below:
             return Decision(outcome="nothing", results=results, says=nothing)
         unknown = results.unknown if language != "de" else ()  # German writes every noun with a capital letter
+        things = fitting_things(results, question, earlier)
+        if len(things) > 1 and not unknown:
+            return _which(results, things, language)
         if results.relevance >= self.answer_above and not unknown:
             return Decision(outcome="answered", results=results, asks_model=True, nothing=nothing)
         if not results.statements or (earlier is None and is_topic(question)):
@@ -206,6 +221,14 @@ def earlier_question(past: Sequence[PastMessage]) -> str | None:
     return None
 
 
+def completed(question: str, past: Sequence[PastMessage]) -> tuple[str, Sequence[PastMessage]]:
+    """Return a reply to a question back as one question with the question before, and the past before that one."""
+    asked_back = len(past) > 1 and past[-2].role == "user" and past[-1].outcome == "unsure" and not past[-1].text
+    if not asked_back or may_stand_alone(question, ENOUGH_TERMS) or heard(question, language_of(question)):
+        return question, past
+    return f"{past[-2].text} {question}", past[:-2]
+
+
 def is_topic(question: str) -> bool:
     """Return whether a question only names a thing ("the delivery"). A code or a model name is a full question."""
     asked = asked_words(question)
@@ -223,6 +246,12 @@ def _question_back(results: SearchResults, language: str) -> Decision:
     topics = topics_of(results.passages)
     shown = replace(results, passages=tuple(topics.values()))
     return Decision(outcome="unsure", results=shown, says=vague_text(list(topics), language))
+
+
+def _which(results: SearchResults, things: Sequence[StoredPassage], language: str) -> Decision:
+    cosine = {one.passage.id: one for one in results.found}
+    shown = replace(results, passages=tuple(cosine[one.id] for one in things[:MOST]))
+    return Decision(outcome="unsure", results=shown, says=which_text(names_of(things), language), asks_which=True)
 
 
 def topics_of(found: Sequence[FoundPassage]) -> dict[str, FoundPassage]:
@@ -285,6 +314,7 @@ class QuestionPreparer:
     def prepare(self, question: str, past: Sequence[PastMessage], collections: Sequence[str] = ()) -> PreparedQuestion:
         """Decide, and plan a prompt if the model is needed. Raises DeskError if the prompt does not fit the model."""
         started = time.perf_counter()
+        question, past = completed(question, past)
         decision = self.decider.decide(question, past, collections)
         retrieve_ms = (time.perf_counter() - started) * 1e3
         in_prompt: dict[str, StoredPassage] = {}
@@ -306,6 +336,7 @@ class QuestionPreparer:
 
     def foresee(self, question: str, past: Sequence[PastMessage]) -> Plan | None:
         """Plan the passages for an unfinished question, without its text. Return None if it needs no passages."""
+        question, past = completed(question, past)
         decision = self.decider.decide(question, past)
         if decision.outcome == "smalltalk" or decision.faq is not None:
             return None
