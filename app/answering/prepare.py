@@ -10,12 +10,12 @@ question back. Out of scope: the texts (`app.replies`), and a refusal by the mod
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, pairwise
 
-from app.answering.choosing import BLOCKS, UNSURE_BLOCKS, chosen
+from app.answering.choosing import BLOCKS, UNSURE_BLOCKS, chosen, to_cite
 from app.answering.curated import CuratedAnswer, CuratedAnswers
 from app.answering.things import MOST, fitting_things, names_of
 from app.domain.answers import BETWEEN, Outcome, Said, from_documents
@@ -51,7 +51,6 @@ from app.storage.library import Library
 from cache.errors import PromptError
 from cache.prompt.plan import Plan
 from cache.serving.interface import EngineInterface
-from retrieval.documents import with_headings
 from retrieval.text.sentences import as_said
 from retrieval.text.terms import COMMON, asked_words, language_of, stem
 
@@ -143,8 +142,17 @@ class Decision:
 
     @property
     def statements(self) -> list[RankedStatement]:
-        texts = {one.passage.id: one.passage.text for one in self.results.passages}
-        return chosen(self.results.statements, texts, most=UNSURE_BLOCKS if self.outcome == "unsure" else BLOCKS)
+        most = UNSURE_BLOCKS if self.outcome == "unsure" else BLOCKS
+        return chosen(self.results.statements, self._texts, most=most)
+
+    @property
+    def _texts(self) -> dict[int, str]:
+        return {one.passage.id: one.passage.text for one in self.results.passages}
+
+    def sources(self, passages: Collection[int]) -> list[RankedStatement]:
+        """Return the statements that an answer from these passages may cite: those chosen first."""
+        texts = {id_: text for id_, text in self._texts.items() if id_ in passages}
+        return to_cite(self.results.statements, texts)
 
 
 class Decider:
@@ -263,20 +271,18 @@ def topics_of(found: Sequence[FoundPassage]) -> dict[str, FoundPassage]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedQuestion:
-    """A question with its decision. in_prompt: passages by module name. plan: None if the model is not asked."""
+    """A question with its decision. in_prompt: passages by module name. sources: the numbered statements of the prompt,
+    which an answer in the model's own words cites. plan: None if the model is not asked.
+    """
 
     question: str
     decision: Decision
     retrieve_ms: float
     in_prompt: dict[str, StoredPassage]
+    sources: Sequence[RankedStatement]
     plan: Plan | None
     model: str
     notice: str | None = None
-
-    @property
-    def passages(self) -> list[str]:
-        """The texts of all passages in the prompt, each after its heading path. An answer may use only these."""
-        return [with_headings(passage.heading_path, passage.text) for passage in self.in_prompt.values()]
 
 
 def valid_question(question: str, settings: Settings) -> str:
@@ -304,7 +310,11 @@ class QuestionPreparer:
         prompts: PromptBuilder,
         in_flight: InFlight,
         curated: CuratedAnswers | None = None,
+        *,
+        numbers: bool = False,
     ) -> None:
+        """numbers: whether a confident answer cites the numbers of statements in the prompt."""
+        self._numbers = numbers
         self._settings, self._library, self.decider = settings, library, Decider(settings, finder, curated)
         self._engine, self._prompts, self._in_flight = engine, prompts, in_flight
 
@@ -318,10 +328,13 @@ class QuestionPreparer:
         decision = self.decider.decide(question, past, collections)
         retrieve_ms = (time.perf_counter() - started) * 1e3
         in_prompt: dict[str, StoredPassage] = {}
+        sources: Sequence[RankedStatement] = ()
         plan, notice = None, None
         if decision.asks_model:
             soon = self._soon([one.passage for one in decision.results.passages])
-            turns, in_prompt = self._turns(past, soon, question)
+            if self._numbers and decision.outcome == "answered":
+                sources = decision.sources({one.id for one in soon})
+            turns, in_prompt = self._turns(past, soon, question, sources)
             plan, dropped = self._fit(turns)
             notice = OLDER_TURNS_LEFT_OUT if dropped else None
         return PreparedQuestion(
@@ -329,6 +342,7 @@ class QuestionPreparer:
             decision=decision,
             retrieve_ms=retrieve_ms,
             in_prompt=in_prompt,
+            sources=sources,
             plan=plan,
             model=self._engine.info.fingerprint,
             notice=notice,
@@ -369,7 +383,11 @@ class QuestionPreparer:
         return soon
 
     def _turns(
-        self, past: Sequence[PastMessage], found: Sequence[StoredPassage], question: str
+        self,
+        past: Sequence[PastMessage],
+        found: Sequence[StoredPassage],
+        question: str,
+        sources: Sequence[RankedStatement] = (),
     ) -> tuple[list[PromptTurn], dict[str, StoredPassage]]:
         """Return the conversation as prompt turns, and its passages by module name."""
         pairs = [(asked, said) for asked, said in pairwise(past) if (asked.role, said.role) == ("user", "assistant")]
@@ -386,7 +404,8 @@ class QuestionPreparer:
             for asked, said in answered
         ]
         new = found[::-1]  # the most relevant passage is last, next to the question
-        turns.append(PromptTurn(passages=tuple(PassageText.of(p) for p in new), question=question))
+        told = tuple(one.text for one in sources)
+        turns.append(PromptTurn(passages=tuple(map(PassageText.of, new)), question=question, statements=told))
         return turns, {PassageText.of(p).name: p for p in (*stored.values(), *new)}
 
     def _fit(self, turns: list[PromptTurn]) -> tuple[Plan, int]:
