@@ -10,9 +10,8 @@ from collections.abc import Sequence, Set
 
 from app.domain.documents import StoredPassage
 from app.knowledge.finder import RankedStatement, SearchResults
-from retrieval.answerability import terms_of
 from retrieval.statements.lines import lines_of
-from retrieval.text.codes import codes
+from retrieval.text.codes import codes, terms_of
 from retrieval.text.terms import COMMON
 
 AS_LIKELY = 2.0  # log-odds by which the statement of another thing may be less likely
