@@ -15,15 +15,15 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from pathlib import Path
 
 from retrieval.ranking.encoder import StatementEncoder, StatementVectors
 from retrieval.search.embedding import Vectors
 from retrieval.search.retriever import PassageHit, Query, Retriever
 from retrieval.statements.grouping import Statement
-from retrieval.text.codes import AskedCodes, codes
-from retrieval.text.terms import COMMON, parts_of, stem, telling_words, words
+from retrieval.text.codes import AskedCodes, codes, terms_of
+from retrieval.text.terms import COMMON, parts_of, stem, telling_words
 
 NUMBER = (
     r"(?:\d|\b(?:one|two|three|four|five|six|seven|eight|nine|ten|twelve|once|twice)\b|[一二三四五六七八九十百两半])"
@@ -257,11 +257,6 @@ def _share_in(rarity: Mapping[str, float]) -> Callable[[frozenset[str]], float]:
     """Return a function for the share of a question's terms among some terms, weighted by rarity, 0 to 1."""
     total = sum(rarity.values())
     return cache(lambda terms: sum(r for term, r in rarity.items() if term in terms) / total if total else 0.0)
-
-
-@lru_cache(maxsize=4096)  # of passages and their statements, which many questions find
-def terms_of(text: str) -> frozenset[str]:
-    return frozenset(map(stem, dict.fromkeys(words(text)))) | codes(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -352,7 +352,17 @@ def test_a_question_asked_while_it_is_being_removed_brings_no_quotation_back(tmp
 # --- what is under way -------------------------------------------------------------------------------------
 
 
-def test_a_question_that_had_read_the_document_is_answered_first(tmp_path, pages, monkeypatch):
+def replaced(desk: Service, page: Path) -> None:
+    page.write_text("# Words\n\nThere are no words of the day any more.\n")
+    assert desk.ingest([page]).replaced == 1
+
+
+def removed(desk: Service, page: Path) -> None:
+    assert desk.forget(page.name).left == NOTHING
+
+
+@pytest.mark.parametrize("change", [removed, replaced])
+def test_a_question_that_had_read_the_document_is_answered_first(tmp_path, pages, monkeypatch, change):
     with small_desk(tmp_path / "desk", pages=pages, neighbours=0) as desk:
         desk.prepare()
         questions = desk._answering.questions
@@ -368,13 +378,15 @@ def test_a_question_that_had_read_the_document_is_answered_first(tmp_path, pages
         with ThreadPoolExecutor(2) as pool:
             answer = pool.submit(finish, desk, "What is the word of the day?")
             assert is_prepared.wait(20)
-            forgetting = pool.submit(desk.forget, "secret.md")
-            while len(desk.documents()) == 5:
+            before = desk.documents()
+            changing = pool.submit(change, desk, pages / "secret.md")
+            while desk.documents() == before:
                 time.sleep(0.01)
-            assert not forgetting.done()
+            time.sleep(0.05)  # enough to end without waiting
+            assert not changing.done()
             may_go_on.set()
             assert answer.result(20).citations[0].document == str(pages / "secret.md")
-            assert forgetting.result(20).left == NOTHING
+            changing.result(20)
         assert modules(desk) == kept(desk)
 
 

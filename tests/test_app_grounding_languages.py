@@ -2,9 +2,9 @@
 
 import pytest
 
-from app.grounding.evidence import Evidence
 from app.grounding.facts import facts
-from app.grounding.grounding import AnswerChecker
+from app.grounding.grounding import AnswerChecker, Source
+from retrieval.statements.cut import statements_of
 
 GERMAN = (
     "Garantie\nFür alle Geräte gilt eine Garantie von zwei Jahren. Ab einem Wert von 1.000 Euro holen wir das Gerät "
@@ -44,10 +44,7 @@ def test_a_date_has_a_month_that_exists(text, value):
     assert stated(f"until {text}", "en", "date") == [value]
 
 
-def test_the_language_of_the_passages_decides_about_names_and_a_month_about_dates():
-    assert Evidence([GERMAN]).language == "de"
-    assert Evidence(["Returns take 30 days.", "The refund is paid within a week."]).language == "en"
-    assert Evidence([]).language == "en"
+def test_the_language_decides_about_names_and_a_month_about_dates():
     text = "Wir holen das Gerät mit der Spedition ab."
     assert stated(text, "de", "name") == []
     assert stated("We collect it with Corrib Couriers.", "en", "name") == ["corrib", "courier"]
@@ -67,4 +64,6 @@ def test_the_language_of_the_passages_decides_about_names_and_a_month_about_date
     ],
 )
 def test_german_answers_are_held_against_german_passages(said, is_supported):
-    assert (AnswerChecker("", [GERMAN]).check(said)[0].problem is None) is is_supported
+    title, _, text = GERMAN.partition("\n")
+    checker = AnswerChecker("", [Source(one.text, title) for one in statements_of(text, [title])])
+    assert (checker.check(said).problem is None) is is_supported

@@ -310,6 +310,17 @@ def test_a_batch_ends_by_time(tmp_path, monkeypatch, step, expected):
     assert sizes == expected
 
 
+def test_the_next_file_is_read_while_a_batch_is_embedded(tmp_path, monkeypatch):
+    monkeypatch.setattr(ingest, "BATCH", 1)
+    embedder, is_next, waited = CountingEmbedder(), threading.Event(), list[bool]()
+    real = embedder.embed_documents
+    monkeypatch.setattr(embedder, "embed_documents", lambda texts: (waited.append(is_next.wait(30)), real(texts))[1])
+    with counting_desk(tmp_path / "desk", embedder) as desk:
+        reads_next = lambda stage, done, _: is_next.set() if (stage, done) == ("reading", 1) else None  # noqa: E731
+        assert desk.ingest([many(tmp_path / "pages", 2)], reads_next, warm=False).documents == 2
+    assert waited == [True, True]
+
+
 def test_statements_are_read_when_all_documents_are_stored(tmp_path, monkeypatch):
     """So a run that is killed early keeps more documents."""
     done = list[str]()

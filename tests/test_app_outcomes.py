@@ -203,3 +203,39 @@ def test_topics(question, is_one):
 
 def test_every_outcome_has_words():
     assert set(OUTCOME_WORDS) == set(get_args(Outcome))
+
+
+@contextmanager
+def desk_with_plans(folder: Path) -> Iterator[Service]:
+    (folder / "pages").mkdir()
+    for plan, days, price in (("Amber", 14, 5), ("Birch", 30, 9)):
+        text = f"# {plan} plan\n\n## Cancelling\n\nYou can cancel within {days} days.\n\n## Price\n\nIt is EUR {price}."
+        (folder / "pages" / f"{plan}.md").write_text(text)
+    with small_desk(folder / "desk", pages=folder / "pages", answer_mode="quote", **CERTAIN) as desk:
+        yield desk
+
+
+def test_what_several_things_have_is_asked_back_and_the_reply_completes_the_question(tmp_path):
+    with desk_with_plans(tmp_path) as desk:
+        asked = finish(desk, "How many days do I have for cancelling?")
+        replied = finish(desk, asked.choices[0], conversation_id=asked.conversation_id)
+        thanks = finish(desk, "Thank you!", conversation_id=asked.conversation_id)
+        explained = desk.quality.explain("How many days do I have for cancelling?")
+    assert (asked.outcome, asked.statements, {*asked.choices}) == ("unsure", (), {"Amber", "Birch"})
+    assert asked.answer.startswith("Which one do you mean?\n- ")
+    assert {one.title for one in asked.citations} == {"Amber plan", "Birch plan"}
+    assert outcome_of("", asked.answer, desk.settings) == "unsure"
+    days = {"Amber": "14 days", "Birch": "30 days"}
+    assert replied.outcome == "answered"
+    assert days.pop(asked.choices[0]) in replied.answer
+    assert not any(other in replied.answer for other in days.values())
+    assert thanks.outcome == "smalltalk"
+    assert explained.why == "which"
+
+
+@pytest.mark.parametrize("question", ["How many days can I cancel the Birch plan?", "What is the price of Birch?"])
+def test_a_thing_that_the_question_names_is_the_one_meant(tmp_path, question):
+    with desk_with_plans(tmp_path) as desk:
+        answer = finish(desk, question)
+    assert answer.choices == ()
+    assert {one.title for one in answer.citations if not one.see_also} == {"Birch plan"}

@@ -3,7 +3,6 @@
 import gc
 import threading
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from tiny_desk import tiny_desk
 
 from app.desk.service import Service
 from app.domain.settings import Settings
-from app.grounding.grounding import AnswerChecker
 from cache.errors import ModelError
 from cache.model.language_model import LanguageModel
 
@@ -146,21 +144,6 @@ def test_a_prepared_desk_has_answered_before_anybody_asks(tmp_path, pages):
         assert (len(searched), len(computed)) == (1, 1)
         assert desk.conversations() == []
         assert desk.overview() == before, "nothing is recorded or kept"
-
-
-@pytest.mark.parametrize("answer_mode", ["quote", "checked"])
-def test_passages_are_read_as_evidence_only_to_check_with_them(tmp_path, pages, monkeypatch, answer_mode):
-    read: list[Sequence[str]] = []
-
-    class Recording(AnswerChecker):
-        def __init__(self, question: str, passages: Sequence[str]) -> None:
-            read.append(passages)
-            super().__init__(question, passages)
-
-    monkeypatch.setattr("app.answering.answering.AnswerChecker", Recording)
-    with small_desk(tmp_path / "desk", pages=pages, answer_mode=answer_mode) as desk:
-        assert finish(desk, "Can gift cards be returned?").answer
-    assert [bool(passages) for passages in read] == [answer_mode == "checked"]
 
 
 def test_threads_that_need_a_part_at_the_same_time_open_it_once(tmp_path):

@@ -32,7 +32,7 @@ ROOMS = {
     "app.websites": "app.domain retrieval",
     "app.replies": "app.domain retrieval.text",
     "app.privacy": "",
-    "app.grounding": "retrieval.statements retrieval.text",
+    "app.grounding": "retrieval.text",
     "app.storage": "app.domain retrieval.search durable",
     "app.domain": "cache.engine cache.prompt",
     "cache.analysis": "cache.engine cache.pml cache.model cache.attention cache.memory cache.prompt",

@@ -2,6 +2,7 @@
 `test_cache_cluster_losses`.
 """
 
+import pytest
 from recording import running
 from tiny import build, make_segment
 
@@ -26,6 +27,16 @@ def test_it_goes_on_where_the_whole_answer_was_given_before():
     assert again.usage.cached_tokens > 0
     assert again.usage.prompt_tokens == PLAN.num_tokens
     assert again.usage.completion_tokens == whole.usage.completion_tokens
+
+
+@pytest.mark.parametrize("begun", [1, 4, 9])
+def test_what_is_drawn_behind_given_tokens_stays_the_same(begun):
+    sampling = Sampling(max_tokens=20, temperature=1.0, seed=1, given=tuple(b"Yes, in"))
+    with running(build()) as engine:
+        whole = engine.submit(Request(plan=PLAN, sampling=sampling)).completion.tokens
+        assert whole is not None
+        again = engine.submit(Request(plan=PLAN, sampling=sampling, begun=whole[:begun])).completion
+    assert again.tokens == whole
 
 
 def test_half_a_character_that_was_not_given_out_comes_whole():

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from fake_stream import FakeStream
 from hypothesis import given, settings
 from recording import Recorder, answer, running
 from test_cache_engine import plan_of
@@ -19,7 +20,8 @@ from torch.utils._pytree import tree_leaves
 from cache.attention.forward_pass import PassGivenUp
 from cache.attention.items import Chunk, KVView, ScoredChunk
 from cache.gpu.graphs import BUCKETS, Bucket
-from cache.memory.arena import Arena, Extent
+from cache.memory.arena import Arena, Copies, Extent
+from cache.model import language_model
 from cache.model.language_model import LanguageModel
 
 pytest.importorskip("triton", reason="needs pip install -e '.[kernels]'")
@@ -162,8 +164,8 @@ def chunk_of(rows: int) -> Chunk:
     return Chunk([1] * rows, list(range(1000, 1000 + rows)), 0, [Extent(120, rows)], [KVView(Extent(0, 40), 5)])
 
 
-@pytest.mark.parametrize("case", ["too many rows", "too many partial results", "scored", "another arena", "copies"])
-def test_other_passes_are_not_replayed(case, pair, monkeypatch):
+@pytest.mark.parametrize("case", ["too many rows", "too many partial results", "scored", "another arena"])
+def test_other_passes_are_not_replayed(case, pair):
     chunks, scored, arena, replayed = [chunk_of(1)], [], pair.arena, pair.graphs.replayed
     if case == "too many rows":
         chunks = [chunk_of(SMALL[0].rows + 1)]
@@ -171,13 +173,36 @@ def test_other_passes_are_not_replayed(case, pair, monkeypatch):
         chunks = [Chunk([1], [1000], 0, [Extent(120, 1)], [KVView(Extent(at, 1)) for at in range(20)])]
     elif case == "scored":
         scored = [ScoredChunk(0, 1, {})]
-    elif case == "another arena":
-        arena = arena_of(pair.model)
     else:
-        monkeypatch.setattr(Arena, "has_copies", True)
+        arena = arena_of(pair.model)
     logits = pair.model.forward(chunks, arena, [0], scored=scored)
     assert logits.shape == (0 if scored else 1, pair.model.info.vocabulary)
     assert pair.graphs.replayed == replayed
+
+
+def test_a_replay_starts_after_all_copies(monkeypatch):
+    graphs = Graphs()
+    model = graphed("multi-query", graphs)
+    late, there = arena_of(model), arena_of(model)
+    model.prepare(late)
+    rows = torch.randn(2, 40, model.info.kv.kv_heads, model.info.kv.head_dim)
+    late.copies = Copies(FakeStream(), model.info.kv.layers)
+    late.copies.add(lambda layer: late.write_layer(layer, Extent(0, 40), rows), 40)
+    for layer in range(model.info.kv.layers):
+        there.write_layer(layer, Extent(0, 40), rows)
+    logits = model.forward([chunk_of(2)], late, [1])
+    assert (graphs.replayed, late.has_copies) == (1, False)
+    torch.testing.assert_close(logits, model.forward([chunk_of(2)], there, [1]), atol=TOLERANCE, rtol=TOLERANCE)
+
+
+def test_each_pool_has_its_own_capture(monkeypatch):
+    """PyTorch refuses another capture into the memory of graphs that are gone."""
+    made: list[Graphs] = []
+    monkeypatch.setattr(language_model, "capture_for", lambda _: made.append(Graphs()) or made[-1])
+    model = graphed("multi-query", None)
+    for _ in range(2):
+        model.prepare(arena_of(model))
+    assert [one.captured for one in made] == [len(SMALL)] * 2
 
 
 def test_whether_a_pass_is_given_up_is_asked_before_it_is_replayed(pair):

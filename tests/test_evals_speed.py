@@ -297,10 +297,13 @@ def test_a_whole_desk_is_measured_from_outside(tmp_path, monkeypatch):
     monkeypatch.setattr(desk, "PERIOD_S", 0.0)
     monkeypatch.setattr(desk, "IDLE_S", 0.1)
     lines: list[str] = []
-    result = desk.measure_desk(documents=tmp_path, questions=["a?", "b?"], repeats=1, report=lines.append)
+    given = {"documents": tmp_path, "questions": ["a?", "b?"], "repeats": 1, "report": lines.append}
+    result = desk.measure_desk(kept=None, **given)
     rows = {row["what"]: row for row in json.loads(json.dumps(result))["rows"]}
     assert rows["search quiet"] == {"what": "search quiet", "unit": "ms", "figure": 2, "median": 40.0, "p95": 40.0}
     assert rows["first token while passages are encoded"]["p95"] == 300.0
     assert rows["resident memory, engine and pages"]["figure"] > 1
     assert len(lines) == len(rows)
     assert "| first token quiet | 2 | 300.0 | 300.0 | ms |" in desk.markdown(result, "warmdesk bench desk")
+    again = {row["what"] for row in desk.measure_desk(kept=tmp_path, **given)["rows"]}
+    assert rows.keys() - again == {"documents kept by an ingest killed after 0.1 s", "passages indexed, whole command"}

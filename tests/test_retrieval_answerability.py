@@ -29,12 +29,12 @@ from retrieval.answerability import (
     judge,
     load_classifier,
     rule_of_thumb,
-    terms_of,
 )
 from retrieval.ranking.encoder import PassageToRead
 from retrieval.search.embedding import Vectors
 from retrieval.search.retriever import PassageHit, Query, Retriever
 from retrieval.statements.cut import statements_of
+from retrieval.text.codes import terms_of
 
 NONE = QuestionFeatures(**{field.name: 0.0 for field in fields(QuestionFeatures)})
 PLAIN = StatementFeatures(**{field.name: 0.0 for field in fields(StatementFeatures)})

@@ -24,7 +24,7 @@ from app.domain.callers import OPERATOR, is_customer
 from app.domain.errors import DeskError
 from app.domain.setting_types import RECOMPUTATIONS, AnswerMode, Policy
 from app.domain.settings import Settings
-from app.grounding.grounding import AnswerChecker
+from app.grounding.grounding import AnswerChecker, Source
 from app.knowledge.finder import Finder
 from app.knowledge.prompts import PromptBuilder
 from app.knowledge.warm import InFlight
@@ -264,7 +264,9 @@ class Answering:
     ) -> None:
         """policy: the default policy. answer_mode, refusal_bias: see `app.desk.calibration`."""
         self.settings, self.engine, self.policy, self.meter = settings, engine, policy, meter
-        self.questions = QuestionPreparer(settings, library, finder, engine, prompts, in_flight, curated)
+        self.questions = QuestionPreparer(
+            settings, library, finder, engine, prompts, in_flight, curated, numbers=answer_mode == "checked"
+        )
         self._history, self._in_flight = history, in_flight
         self._answer_mode, self._opening = answer_mode, None
         self.open = OpenAnswers()
@@ -352,18 +354,20 @@ class Answering:
         """Return the engine's request. Only its owner can reuse its prefix; passages' modules are shared."""
         plan, engine, settings = prepared.plan, self.engine, self.settings
         assert plan is not None
-        given: tuple[int, ...] = ()
-        if self._mode_of(prepared) == "quote":
+        mode, given = self._mode_of(prepared), tuple[int, ...]()
+        if mode == "quote":
             room = engine.info.max_positions - plan.next_position
             shown, stop = prepared.decision.statements, min(engine.info.stop_tokens)
             given = quotation(shown, settings.refusal_text, engine.tokenizer, stop, room)
+        elif mode == "checked" and not engine.info.is_elsewhere:
+            given = run_tokens([Text(text="[")], engine.tokenizer)  # the number of a statement comes first
         sampling = Sampling(
             max_tokens=max(settings.answer_tokens, len(given)),
             temperature=settings.temperature,
             repetition_penalty=settings.repetition_penalty,
             given=given,
             opening=self._opening,
-            ends_loops=not given,
+            ends_loops=mode != "quote",
         )
         return Request(
             plan=plan,
@@ -376,14 +380,14 @@ class Answering:
         )
 
     def checked(self, generation: Generation, prepared: PreparedQuestion) -> CheckedText:
-        mode = self._mode_of(prepared)
-        evidence = prepared.passages if mode == "checked" else []  # loading the checks takes a tenth of a second
+        headings = {one.passage.id: one.passage.heading_path for one in prepared.decision.results.passages}
+        sources = [Source(one.text, "\n".join(headings[one.passage])) for one in prepared.sources]
         return CheckedText(
             said(generation),
-            AnswerChecker(prepared.question, evidence),
+            AnswerChecker(prepared.question, sources),
             refusal=self.settings.refusal_text,
             nothing=prepared.decision.nothing,
-            answer_mode=mode,
+            answer_mode=self._mode_of(prepared),
         )
 
     def _mode_of(self, prepared: PreparedQuestion) -> AnswerMode:

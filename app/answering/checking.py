@@ -1,25 +1,27 @@
 """The text of an answer that may be shown, and its citations.
 
-`CheckedText` holds a sentence back until it is complete. A sentence that the passages do not support is replaced by a
-quotation or skipped. If no text is left, the answer says that the documents have none. Out of scope: what counts as
-support (`app.grounding.grounding`).
+`CheckedText` holds a sentence back until it is complete. A sentence that its statement does not support is replaced by
+that statement. If no sentence is left, the chosen statements are quoted. Out of scope: what counts as support
+(`app.grounding.grounding`).
 
-Citations show the sources of an answer, not all results. A quotation cites the passages of its statements, in order,
-then the best passage of each of the nearest other documents: if the statements are wrong, the right page is often among
-them. An answer in the model's own words also cites every passage that contains many of its words.
+Citations show the sources of an answer, not all results. They are the passages of its statements, in order, then the
+best passage of each of the nearest other documents: if the statements are wrong, the right page is often among them. An
+answer in unchecked words cites every passage that contains many of its words.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from app.answering.choosing import BLOCKS
 from app.domain.answers import BETWEEN, Citation, Mark
 from app.domain.documents import StoredPassage
 from app.domain.setting_types import AnswerMode
-from app.grounding.grounding import ALONE, AnswerChecker, CheckedSentence, score
+from app.grounding.grounding import ALONE, CITED, AnswerChecker, CheckedSentence, score
 from app.knowledge.finder import RankedStatement
 from retrieval.text.sentences import as_said, complete, parted
 
+_NEXT = re.compile(r"(?<=[.!?。！？])\s+(?=\[\d)")  # before the number of the next sentence's statement
 ENOUGH_OF_REFUSAL = 40
 """Number of characters that identify the refusal. A checked answer shows nothing after it."""
 
@@ -30,16 +32,16 @@ class CheckedText:
     def __init__(
         self, pieces: Iterable[str], checker: AnswerChecker, *, refusal: str, nothing: str, answer_mode: AnswerMode
     ) -> None:
-        """refusal: the model's text for "I do not know". nothing: the text shown instead. answer_mode: `free` and
-        `quote` change nothing, because a quotation consists of statements of the passages.
+        """checker: its first statements, at most BLOCKS, are quoted if no sentence can be shown. refusal: the model's
+        text for "I do not know". nothing: the text shown instead. answer_mode: `free` and `quote` change nothing,
+        because a quotation consists of statements of the passages.
         """
         self._pieces, self._checker, self._answer_mode = pieces, checker, answer_mode
         self._refusal, self._nothing = refusal, nothing
-        self._said = self._given = self._gap = self._yes_no = ""
-        self._shown: list[str] = []
-        self._courtesies: list[tuple[str, str]] = []
+        self._said = self._given = self._yes_no = ""
         self._checked: list[CheckedSentence] = []
-        self._has_quotation = answer_mode == "quote"
+        self.cited: list[int] = []
+        """Of each paragraph of a checked answer, the index of its statement."""
 
     def __iter__(self) -> Iterator[str]:
         if self._answer_mode != "checked":
@@ -51,55 +53,44 @@ class CheckedText:
         rest = ""
         for piece in self._pieces:
             self._said += piece
-            ended, rest = complete(rest + piece)
-            for gap, sentence in ended:
-                yield from self._pass(gap, sentence)
-        for gap, sentence in parted(rest):
-            yield from self._pass(gap, sentence)
-        yield from self._check("")
-        if not self._shown:
-            self._has_quotation = False
-            self._courtesies.clear()
-            self._gap = ""
+            ended, rest = complete(_NEXT.sub("\n", rest + piece))
+            for _, sentence in ended:
+                yield from self._pass(sentence)
+        for _, sentence in parted(rest):
+            yield from self._pass(sentence)
+        if self._refuses:
             yield from self._show(self._nothing)
+        elif not self.cited:
+            for number, source in enumerate(self._checker.sources[:BLOCKS]):
+                yield from self._show(source.text, number)
 
-    def _pass(self, gap: str, sentence: str) -> Iterator[str]:
-        if "\n" in gap or not self._gap:  # the line break before a skipped sentence remains
-            self._gap = gap
-        if self.is_refusal or self._refusal.startswith(self._said.strip()):
-            if not self._shown:
-                yield from self._show(self._nothing)
-        elif ALONE.fullmatch(sentence) and not self._yes_no:
+    def _pass(self, sentence: str) -> Iterator[str]:
+        if self._refuses or self._refusal.startswith(self._said.strip()):
+            return
+        if ALONE.fullmatch(CITED.sub("", sentence)) and not self._yes_no:
             self._yes_no = sentence + " "  # has a meaning only with the next sentence
-        else:
-            yield from self._check(sentence)
+            return
+        one = self._checker.check(self._yes_no + sentence)
+        self._yes_no = ""
+        self._checked.append(one)
+        if one.source is not None and one.shown not in self._given:
+            yield from self._show(one.shown, one.source)
 
-    def _check(self, sentence: str) -> Iterator[str]:
-        sentence, self._yes_no = self._yes_no + sentence, ""
-        for one in self._checker.check(sentence):
-            self._checked.append(one)
-            if not self._shown and not one.problem and not one.support:
-                self._courtesies.append((self._gap, one.shown))  # shown only with an answer
-                self._gap = ""
-            elif one.shown and one.shown not in self._shown:
-                self._has_quotation = self._has_quotation or one.problem is not None
-                self._gap = self._gap or " "
-                yield from self._show(one.shown)
+    def _show(self, text: str, source: int | None = None) -> Iterator[str]:
+        if source is not None:
+            self.cited.append(source)
+        given = BETWEEN + text if self._given else text
+        self._given += given
+        yield given
 
-    def _show(self, sentence: str) -> Iterator[str]:
-        parts = [*self._courtesies, (self._gap, sentence)]
-        self._courtesies, self._gap = [], ""
-        for gap, text in parts:
-            self._shown.append(text)
-            given = (gap if self._given else gap.lstrip()) + text
-            self._given += given
-            yield given
+    @property
+    def _refuses(self) -> bool:
+        return not self.cited and self._said.strip().startswith(self._refusal[:ENOUGH_OF_REFUSAL])
 
     @property
     def is_refusal(self) -> bool:
-        """Return whether the model refused, or none of its text could be shown."""
-        says_so = self._said.strip().startswith(self._refusal[:ENOUGH_OF_REFUSAL])
-        return says_so or self._shown == [self._nothing]
+        """Return whether the model refused, or there is nothing to show."""
+        return self._refuses or (self._answer_mode == "checked" and not self.cited)
 
     @property
     def text(self) -> str:
@@ -111,11 +102,16 @@ class CheckedText:
 
     @property
     def is_quotation(self) -> bool:
-        return self._has_quotation and not self.is_refusal
+        """Return whether the text has statements of the documents, word for word."""
+        said = {one.shown for one in self._checked if not one.problem}
+        is_replaced = any(paragraph not in said for paragraph in self.text.split(BETWEEN))
+        return not self.is_refusal and (
+            self._answer_mode == "quote" or (self._answer_mode == "checked" and is_replaced)
+        )
 
     @property
     def score(self) -> float | None:
-        """Return how well the passages support the model's text (`grounding.score`); None if nothing was checked."""
+        """Return how well the statements support the model's text (`grounding.score`); None if nothing was checked."""
         if self._answer_mode == "quote" and not self.is_refusal:
             return 1.0
         return round(score(self._checked), 4) if self._checked else None
@@ -153,13 +149,18 @@ def cite_quotation(answer: str, said: Sequence[RankedStatement], found: Found) -
     (login.gov: the right page or the facts are shown for 95 % of the questions; 91 % with the three nearest pages of
     all instead of the three nearest other than those of the statements.)
     """
+    by_text = {text: one for one in said for text in (one.text, as_said(one.text))}
+    return cite_statements({n: by_text[text] for n, text in enumerate(answer.split(BETWEEN)) if text in by_text}, found)
+
+
+def cite_statements(shown: Mapping[int, RankedStatement], found: Found) -> list[tuple[StoredPassage, Citation]]:
+    """Citations of an answer whose paragraphs are, or say, these statements."""
     by_id = {passage.id: (passage, score) for passage, score in found}
-    by_text = {text: one for one in said if one.passage in by_id for text in (one.text, as_said(one.text))}
-    shown = [(number, by_text[text]) for number, text in enumerate(answer.split(BETWEEN)) if text in by_text]
-    ids = [one.passage for _, one in shown]
+    told = [(number, one) for number, one in shown.items() if one.passage in by_id]
+    ids = [one.passage for _, one in told]
     documents = {by_id[id_][0].document for id_ in ids}
     near = [passage.id for passage, _ in nearest([one for one in found if one[0].document not in documents])]
-    marks = {id_: tuple(Mark(at, one.start, one.end) for at, one in shown if one.passage == id_) for id_ in ids}
+    marks = {id_: tuple(Mark(at, one.start, one.end) for at, one in told if one.passage == id_) for id_ in ids}
     quoted = [(by_id[id_][0], replace(citation(*by_id[id_]), marks=marks[id_])) for id_ in dict.fromkeys(ids)]
     return quoted + [(by_id[id_][0], citation(*by_id[id_], see_also=True)) for id_ in near]
 

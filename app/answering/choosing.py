@@ -9,6 +9,7 @@ statements are, and what they tell (`retrieval.answerability`).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from app.knowledge.finder import RankedStatement
 from retrieval.statements.grouping import num_words
@@ -19,6 +20,7 @@ PER_LOGIT = 0.08  # what one log-odds below the best statement costs, in shares 
 PER_WORD = 0.0005
 BESIDE = 0.2  # what it adds to be in a block that is shown already
 BLOCKS, UNSURE_BLOCKS = 3, 2
+CITABLE = 5  # statements that the model may put in its own words
 WORDS, TOGETHER = 110, 60  # maximum words of an answer and of a block, apart from the first statement
 
 _ENDS_ABOVE = (": ", "：", "? ", "？")
@@ -52,6 +54,13 @@ def chosen(ranked: Sequence[RankedStatement], texts: Mapping[int, str], *, most:
         left.remove(one)
         told = tuple(map(max, told, one.told))
         room -= num_words(one.text)
+
+
+def to_cite(ranked: Sequence[RankedStatement], texts: Mapping[int, str]) -> list[RankedStatement]:
+    """Return the chosen blocks, and the most likely of the other statements. Arguments as of `chosen`."""
+    blocks = chosen(ranked, texts)
+    others = (one for one in ranked if one.passage in texts and not any(_overlap(one, [block]) for block in blocks))
+    return [*blocks, *islice(others, CITABLE - len(blocks))]
 
 
 def _added(told: Sequence[float], more: Sequence[float]) -> float:

@@ -141,6 +141,8 @@ def why(question: str, decision: Decision, decider: Decider, relevance: float, *
         return "empty"
     if relevance < decider.refuse_below:
         return "low"
+    if decision.asks_which:
+        return "which"
     if decision.outcome == "answered":
         return "sure"
     return "between" if decision.asks_model or not is_topic(question) else "topic"

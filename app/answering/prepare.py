@@ -10,19 +10,28 @@ question back. Out of scope: the texts (`app.replies`), and a refusal by the mod
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, pairwise
 
-from app.answering.choosing import BLOCKS, UNSURE_BLOCKS, chosen
+from app.answering.choosing import BLOCKS, UNSURE_BLOCKS, chosen, to_cite
 from app.answering.curated import CuratedAnswer, CuratedAnswers
+from app.answering.things import MOST, fitting_things, names_of
 from app.domain.answers import BETWEEN, Outcome, Said, from_documents
 from app.domain.callers import LONGEST_PAST, OLDER_TURNS_LEFT_OUT, check_length
 from app.domain.documents import StoredPassage
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
-from app.knowledge.finder import NOTHING, Finder, FoundPassage, RankedStatement, SearchResults, may_stand_alone
+from app.knowledge.finder import (
+    ENOUGH_TERMS,
+    NOTHING,
+    Finder,
+    FoundPassage,
+    RankedStatement,
+    SearchResults,
+    may_stand_alone,
+)
 from app.knowledge.prompts import PassageText, PromptBuilder, PromptTurn
 from app.knowledge.warm import InFlight
 from app.privacy import redact
@@ -35,13 +44,13 @@ from app.replies.replies import (
     texts_in,
     unsure_text,
     vague_text,
+    which_text,
 )
 from app.storage.history import PastMessage
 from app.storage.library import Library
 from cache.errors import PromptError
 from cache.prompt.plan import Plan
 from cache.serving.interface import EngineInterface
-from retrieval.documents import with_headings
 from retrieval.text.sentences import as_said
 from retrieval.text.terms import COMMON, asked_words, language_of, stem
 
@@ -102,7 +111,7 @@ def outcome_of(question: str, said: str, settings: Settings) -> Outcome:
         return "smalltalk"
     if any(said.startswith(words) for words in (settings.refusal_text, *own_words("nothing"))):
         return "nothing"
-    if any(said.startswith(words) for name in ("unsure", "unknown", "vague") for words in own_words(name)):
+    if any(said.startswith(words) for name in ("unsure", "unknown", "vague", "which") for words in own_words(name)):
         return "unsure"
     return "answered"
 
@@ -119,20 +128,31 @@ _TOPIC = 2  # maximum words of a message that names a topic: "Can I cancel?" ask
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """The outcome of a question. says: Warmdesk's own words, which are the whole answer, or if `asks_model` the line
-    before it. nothing: the text if the model finds no answer. faq: the pair that answers alone.
+    before it. asks_which: they ask which of several things is meant. nothing: the text if the model finds no answer.
+    faq: the pair that answers alone.
     """
 
     outcome: Outcome
     results: SearchResults
     says: str = ""
     asks_model: bool = False
+    asks_which: bool = False
     nothing: str = ""
     faq: int | None = None
 
     @property
     def statements(self) -> list[RankedStatement]:
-        texts = {one.passage.id: one.passage.text for one in self.results.passages}
-        return chosen(self.results.statements, texts, most=UNSURE_BLOCKS if self.outcome == "unsure" else BLOCKS)
+        most = UNSURE_BLOCKS if self.outcome == "unsure" else BLOCKS
+        return chosen(self.results.statements, self._texts, most=most)
+
+    @property
+    def _texts(self) -> dict[int, str]:
+        return {one.passage.id: one.passage.text for one in self.results.passages}
+
+    def sources(self, passages: Collection[int]) -> list[RankedStatement]:
+        """Return the statements that an answer from these passages may cite: those chosen first."""
+        texts = {id_: text for id_, text in self._texts.items() if id_ in passages}
+        return to_cite(self.results.statements, texts)
 
 
 class Decider:
@@ -169,6 +189,9 @@ class Decider:
         if not results.passages or results.relevance < self.refuse_below:
             return Decision(outcome="nothing", results=results, says=nothing)
         unknown = results.unknown if language != "de" else ()  # German writes every noun with a capital letter
+        things = fitting_things(results, question, earlier)
+        if len(things) > 1 and not unknown:
+            return _which(results, things, language)
         if results.relevance >= self.answer_above and not unknown:
             return Decision(outcome="answered", results=results, asks_model=True, nothing=nothing)
         if not results.statements or (earlier is None and is_topic(question)):
@@ -206,6 +229,14 @@ def earlier_question(past: Sequence[PastMessage]) -> str | None:
     return None
 
 
+def completed(question: str, past: Sequence[PastMessage]) -> tuple[str, Sequence[PastMessage]]:
+    """Return a reply to a question back as one question with the question before, and the past before that one."""
+    asked_back = len(past) > 1 and past[-2].role == "user" and past[-1].outcome == "unsure" and not past[-1].text
+    if not asked_back or may_stand_alone(question, ENOUGH_TERMS) or heard(question, language_of(question)):
+        return question, past
+    return f"{past[-2].text} {question}", past[:-2]
+
+
 def is_topic(question: str) -> bool:
     """Return whether a question only names a thing ("the delivery"). A code or a model name is a full question."""
     asked = asked_words(question)
@@ -225,6 +256,12 @@ def _question_back(results: SearchResults, language: str) -> Decision:
     return Decision(outcome="unsure", results=shown, says=vague_text(list(topics), language))
 
 
+def _which(results: SearchResults, things: Sequence[StoredPassage], language: str) -> Decision:
+    cosine = {one.passage.id: one for one in results.found}
+    shown = replace(results, passages=tuple(cosine[one.id] for one in things[:MOST]))
+    return Decision(outcome="unsure", results=shown, says=which_text(names_of(things), language), asks_which=True)
+
+
 def topics_of(found: Sequence[FoundPassage]) -> dict[str, FoundPassage]:
     by_title = {one.passage.title or one.passage.document: one for one in reversed(found)}
     if len(by_title) == 1:
@@ -234,20 +271,18 @@ def topics_of(found: Sequence[FoundPassage]) -> dict[str, FoundPassage]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedQuestion:
-    """A question with its decision. in_prompt: passages by module name. plan: None if the model is not asked."""
+    """A question with its decision. in_prompt: passages by module name. sources: the numbered statements of the prompt,
+    which an answer in the model's own words cites. plan: None if the model is not asked.
+    """
 
     question: str
     decision: Decision
     retrieve_ms: float
     in_prompt: dict[str, StoredPassage]
+    sources: Sequence[RankedStatement]
     plan: Plan | None
     model: str
     notice: str | None = None
-
-    @property
-    def passages(self) -> list[str]:
-        """The texts of all passages in the prompt, each after its heading path. An answer may use only these."""
-        return [with_headings(passage.heading_path, passage.text) for passage in self.in_prompt.values()]
 
 
 def valid_question(question: str, settings: Settings) -> str:
@@ -275,7 +310,11 @@ class QuestionPreparer:
         prompts: PromptBuilder,
         in_flight: InFlight,
         curated: CuratedAnswers | None = None,
+        *,
+        numbers: bool = False,
     ) -> None:
+        """numbers: whether a confident answer cites the numbers of statements in the prompt."""
+        self._numbers = numbers
         self._settings, self._library, self.decider = settings, library, Decider(settings, finder, curated)
         self._engine, self._prompts, self._in_flight = engine, prompts, in_flight
 
@@ -285,13 +324,17 @@ class QuestionPreparer:
     def prepare(self, question: str, past: Sequence[PastMessage], collections: Sequence[str] = ()) -> PreparedQuestion:
         """Decide, and plan a prompt if the model is needed. Raises DeskError if the prompt does not fit the model."""
         started = time.perf_counter()
+        question, past = completed(question, past)
         decision = self.decider.decide(question, past, collections)
         retrieve_ms = (time.perf_counter() - started) * 1e3
         in_prompt: dict[str, StoredPassage] = {}
+        sources: Sequence[RankedStatement] = ()
         plan, notice = None, None
         if decision.asks_model:
             soon = self._soon([one.passage for one in decision.results.passages])
-            turns, in_prompt = self._turns(past, soon, question)
+            if self._numbers and decision.outcome == "answered":
+                sources = decision.sources({one.id for one in soon})
+            turns, in_prompt = self._turns(past, soon, question, sources)
             plan, dropped = self._fit(turns)
             notice = OLDER_TURNS_LEFT_OUT if dropped else None
         return PreparedQuestion(
@@ -299,6 +342,7 @@ class QuestionPreparer:
             decision=decision,
             retrieve_ms=retrieve_ms,
             in_prompt=in_prompt,
+            sources=sources,
             plan=plan,
             model=self._engine.info.fingerprint,
             notice=notice,
@@ -306,6 +350,7 @@ class QuestionPreparer:
 
     def foresee(self, question: str, past: Sequence[PastMessage]) -> Plan | None:
         """Plan the passages for an unfinished question, without its text. Return None if it needs no passages."""
+        question, past = completed(question, past)
         decision = self.decider.decide(question, past)
         if decision.outcome == "smalltalk" or decision.faq is not None:
             return None
@@ -338,7 +383,11 @@ class QuestionPreparer:
         return soon
 
     def _turns(
-        self, past: Sequence[PastMessage], found: Sequence[StoredPassage], question: str
+        self,
+        past: Sequence[PastMessage],
+        found: Sequence[StoredPassage],
+        question: str,
+        sources: Sequence[RankedStatement] = (),
     ) -> tuple[list[PromptTurn], dict[str, StoredPassage]]:
         """Return the conversation as prompt turns, and its passages by module name."""
         pairs = [(asked, said) for asked, said in pairwise(past) if (asked.role, said.role) == ("user", "assistant")]
@@ -355,7 +404,8 @@ class QuestionPreparer:
             for asked, said in answered
         ]
         new = found[::-1]  # the most relevant passage is last, next to the question
-        turns.append(PromptTurn(passages=tuple(PassageText.of(p) for p in new), question=question))
+        told = tuple(one.text for one in sources)
+        turns.append(PromptTurn(passages=tuple(map(PassageText.of, new)), question=question, statements=told))
         return turns, {PassageText.of(p).name: p for p in (*stored.values(), *new)}
 
     def _fit(self, turns: list[PromptTurn]) -> tuple[Plan, int]:

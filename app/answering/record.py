@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from app.answering.checking import CheckedText, citation, cite, cite_faq, cite_quotation
+from app.answering.checking import CheckedText, citation, cite, cite_faq, cite_quotation, cite_statements
 from app.answering.prepare import PreparedQuestion
 from app.domain.answers import BETWEEN, Answer, AnswerTimings, AnswerUsage, Outcome, UsedModule
 from app.domain.callers import CUT, LATE, QUOTED, REPEATED, STOPPED
@@ -103,10 +103,14 @@ def timings_of(completion: Completion, retrieve_ms: float, total_ms: float) -> A
 def finished(completion: Completion, shown: CheckedText, asked: AskedQuestion) -> tuple[Answer, AnswerDetails]:
     prepared, decision = asked.prepared, asked.prepared.decision
     outcome: Outcome = "nothing" if shown.is_refusal else decision.outcome
-    said = decision.statements if shown.is_quotation else []
-    results = () if shown.is_refusal else decision.results.found if said else decision.results.passages
+    told = {number: prepared.sources[source] for number, source in enumerate(shown.cited)}
+    said = decision.statements if shown.is_quotation and not told else []
+    results = () if shown.is_refusal else decision.results.found if said or told else decision.results.passages
     found = [(one.passage, one.cosine) for one in results]
-    cited = cite_quotation(shown.text, said, found) if said else cite(shown.text, found)
+    if told:
+        cited = cite_statements(told, found)
+    else:
+        cited = cite_quotation(shown.text, said, found) if said else cite(shown.text, found)
     notices = [QUOTED if shown.is_quotation else None, _ENDINGS.get(completion.finish_reason), prepared.notice]
     used = [(use, prepared.in_prompt.get(use.name)) for use in completion.modules]
     answer = Answer(

@@ -114,7 +114,7 @@ def latency(
 
 
 @bench.command("desk")
-@takes("as_json")
+@takes("data_dir", "as_json")
 def whole_desk(
     common: Common,
     documents: Annotated[Path, typer.Argument(help="Folder to ingest.")],
@@ -123,13 +123,16 @@ def whole_desk(
     repeats: Annotated[int, typer.Option(help="Runs of each command.", min=1)] = 3,
     write: Write = None,
 ) -> None:
-    """What an operator waits for: commands, indexing, a killed ingest, the start of a server, search; its memory."""
+    """What an operator waits for: commands, indexing, a killed ingest, the start of a server, search; its memory. With
+    --data-dir the desk is kept, and the next run measures it without indexing.
+    """
     from app.desk.batch import read_questions
     from evals.speed.desk import markdown, measure_desk
 
     need("desk", write)
     asked = [one.question for one in read_questions(questions)][:limit]
-    result = measure_desk(documents=documents, questions=asked, repeats=repeats, report=progress_line)
+    kept = None if common.flags["data_dir"] is None else common.settings.data_dir
+    result = measure_desk(documents=documents, questions=asked, repeats=repeats, kept=kept, report=progress_line)
     publish(common, result, "desk", markdown, f"warmdesk bench desk {documents} {questions} --limit {limit}", write)
 
 

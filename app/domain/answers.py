@@ -202,6 +202,12 @@ class Answer:
         said = from_documents(self.answer, self.outcome)
         return tuple(paragraph for paragraph in said.split(BETWEEN) if paragraph.strip())
 
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The names to choose from, if the answer asks which thing is meant."""
+        asks = self.outcome == "unsure" and BETWEEN not in self.answer
+        return tuple(self.answer.split("\n- ")[1:]) if asks else ()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:

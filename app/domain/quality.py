@@ -97,9 +97,10 @@ class TranscriptSummary(ConversationSummary):
     owner: str
 
 
-Why = Literal["faq", "smalltalk", "empty", "low", "sure", "topic", "between"]
+Why = Literal["faq", "smalltalk", "empty", "low", "sure", "topic", "which", "between"]
 """The rule that decided the outcome of a question. empty: nothing was found. low: the probability is below the lower
-threshold. sure: it reaches the upper one. topic: the question only names a thing. between: between the thresholds.
+threshold. sure: it reaches the upper one. topic: the question only names a thing. which: the pages tell the
+same of several things. between: between the thresholds.
 """
 
 

@@ -176,8 +176,8 @@ class FoundPassage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedStatement:
-    """A statement found. logit: log-odds that it answers. passage: its number. start, end: characters in it. told: how
-    well it matches each token of the question, times the token's weight.
+    """A statement found. logit: log-odds that it answers. passage: its number. start, end: characters in it. subject:
+    the first cell of a row, else "". told: how well it matches each token of the question, times the token's weight.
     """
 
     text: str
@@ -186,6 +186,7 @@ class RankedStatement:
     start: int
     end: int
     kind: Kind = "sentence"
+    subject: str = ""
     told: tuple[float, ...] = ()
 
 
@@ -258,6 +259,7 @@ class Finder:
                 start=one.statement.start,
                 end=one.statement.end,
                 kind=one.statement.kind,
+                subject=one.statement.subject,
                 told=tuple(judged.statements.told[one.number].round(4).tolist()),
             )
             for logit, one in judged.statements.ranked

@@ -18,10 +18,13 @@ Out of scope: encoding (`warm`), the place of neighbours in a prompt (`prompts`)
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import chain
 from pathlib import Path
 from typing import TypedDict, Unpack
 
@@ -270,9 +273,32 @@ class Ingestion:
     def _store_files(
         self, files: Sequence[tuple[Path, str | None]], collection: str, report: IngestReport, progress: Progress
     ) -> list[str]:
+        """Store documents. While a batch is embedded, the batch before is stored and the next is read."""
+        names = list[str]()
+        with ThreadPoolExecutor(1) as beside:
+            batches = chain(self._batches(files, names, collection, report, progress), ([],))
+            batch = next(batches)
+            vectors = beside.submit(self._vectors, batch, progress)
+            for following in batches:
+                started = self._clock()
+                documents = self._embedded(batch, vectors.result, report)
+                vectors = beside.submit(self._vectors, following, progress)
+                self._store(batch, documents, report)
+                report.timings_s.embedding += self._clock() - started
+                batch = following
+        return names
+
+    def _batches(
+        self,
+        files: Sequence[tuple[Path, str | None]],
+        names: list[str],
+        collection: str,
+        report: IngestReport,
+        progress: Progress,
+    ) -> Iterator[list[SplitDocument]]:
+        """Read and split files. names: the documents that are read are added."""
         if not files:
-            return []
-        names: list[str] = []
+            return
         batch, began = list[SplitDocument](), 0.0
         with FileReader(seconds=LONGEST_READING_S) as reader:
             for done, (path, problem) in enumerate(files):
@@ -285,19 +311,14 @@ class Ingestion:
                     names.append(self._name(path))
                     batch += self._split_if_changed(names[-1], document, collection, report)
                     began = began or self._clock()
-                    report.warnings += [
-                        UnreadFile(path=self._shown(path), reason=remark) for remark in document.remarks
-                    ]
+                    report.warnings += (UnreadFile(path=self._shown(path), reason=one) for one in document.remarks)
                 except UnreadableDocument as error:
                     report.failed.append(UnreadFile(path=self._shown(path), reason=error.reason))
                 report.timings_s.reading += time.perf_counter() - started
                 if batch and (self._is_due(batch, began, report) or done + 1 == len(files)):
-                    started = self._clock()
-                    self._store(batch, report, progress)
-                    report.timings_s.embedding += self._clock() - started
+                    yield batch
                     batch, began = [], 0.0
         progress("reading", len(files), len(files))
-        return names
 
     def _is_due(self, batch: Sequence[SplitDocument], began: float, report: IngestReport) -> bool:
         new, before = sum(len(one.new_passages) for one in batch), report.changes.new
@@ -349,8 +370,12 @@ class Ingestion:
             raise UnreadableDocument(document.path, f"it cannot be cut into passages: {first_line(error)}") from error
         return [SplitDocument(new, passages, self.library.known_hashes(name), is_new=before is None)]
 
-    def _store(self, batch: Sequence[SplitDocument], report: IngestReport, progress: Progress) -> None:
-        documents = self._embedded(batch, report, progress)
+    def _store(
+        self,
+        batch: Sequence[SplitDocument],
+        documents: Sequence[tuple[NewDocument, list[NewPassage]]],
+        report: IngestReport,
+    ) -> None:
         changes = self.search.change(lambda: self.library.replace(documents))
         report.documents += len(changes)
         stored = {document.path for document, _ in documents}
@@ -361,26 +386,33 @@ class Ingestion:
             report.changes.kept += len(replaced.kept)
             self._drop(replaced, report)
 
+    def _vectors(self, batch: Sequence[SplitDocument], progress: Progress) -> Mapping[str, Vectors]:
+        return self.search.vectors_of([passage for one in batch for passage in one.new_passages], progress)
+
     def _embedded(
-        self, batch: Sequence[SplitDocument], report: IngestReport, progress: Progress
+        self, batch: Sequence[SplitDocument], found: Callable[[], Mapping[str, Vectors]], report: IngestReport
     ) -> list[tuple[NewDocument, list[NewPassage]]]:
-        """Yield documents with the vectors of their new passages. A document that fails is reported."""
+        """Return documents with the vectors that `found` waits for. A document that fails is reported."""
         try:
-            vectors = self.search.vectors_of([passage for one in batch for passage in one.new_passages], progress)
+            vectors = found()
             return [(one.document, [self._new_passage(p, vectors) for p in one.passages]) for one in batch]
         except (DeskError, OSError):  # from database or disk: no document is the reason
             raise
         except Exception as error:  # from any embedder or tokenizer
             if len(batch) > 1:
-                return [document for one in batch for document in self._embedded([one], report, progress)]
+                alone = [([one], partial(self._vectors, [one], no_progress)) for one in batch]
+                return [done for one, found in alone for done in self._embedded(one, found, report)]
             reason = f"it cannot be embedded: {first_line(error)}"
             report.failed.append(UnreadFile(path=printable(batch[0].document.path), reason=reason))
             return []
 
     def _read_statements(self, ids: Sequence[int], progress: Progress) -> None:
-        for first in range(0, len(ids), READ_AT_ONCE):
+        def read(first: int) -> None:
             self.statements.of(self.library.passages(ids[first : first + READ_AT_ONCE]))
             progress("embedding", len(ids), len(ids))
+
+        with ThreadPoolExecutor(2) as both:  # one encodes while the other cuts and stores
+            deque(both.map(read, range(0, len(ids), READ_AT_ONCE)), maxlen=0)
 
     def _new_passage(self, passage: Passage, vectors: Mapping[str, Vectors]) -> NewPassage:
         return NewPassage(
@@ -424,9 +456,10 @@ class Ingestion:
 
     def _forget_modules(self, keys: frozenset[str]) -> None:
         if keys:
-            engine = self.open_warming().engine
-            engine.settle()  # earlier questions may store them again
-            engine.forget(keys)
+            warming = self.open_warming()
+            warming.in_flight.wait()  # earlier questions may store them again
+            warming.engine.settle()
+            warming.engine.forget(keys)
 
     def _warm(self, documents: Sequence[str], report: IngestReport, progress: Progress) -> None:
         started, warming = time.perf_counter(), self.open_warming()

@@ -21,6 +21,9 @@ from cache.prompt.tokenizer import ChatTemplate
 SYSTEM = "system"
 PAGE_MARK, QUESTION_MARK = "Help page:", "Question:"
 """The marks of a passage and of a question, always at the start of a line."""
+CITE = (
+    "\nAnswer in one or two short sentences. Begin each one with the number of the statement that says it, such as [1]."
+)
 _BREAKS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
 _UNSEEN = rf"(?:[^\S{_BREAKS}]|[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff])*"
 _FORGED = re.compile(rf"(?<=[{_BREAKS}])(?={_UNSEEN}(?:help\s+page|question)\s*[:\uff1a])", re.IGNORECASE)
@@ -51,12 +54,13 @@ class PassageText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptTurn:
-    """One question with its passages, and its answer if it has one. answer_tokens: the exact ids of the answer, if the
-    model generated them.
+    """One question with its passages, and its answer if it has one. statements: those that the answer cites by number.
+    answer_tokens: the exact ids of the answer, if the model generated them.
     """
 
     passages: tuple[PassageText, ...]
     question: str
+    statements: tuple[str, ...] = ()
     answer: str | None = None
     answer_tokens: tuple[int, ...] | None = None
 
@@ -91,7 +95,7 @@ class PromptBuilder:
             new = [passage for passage in turn.passages if passage.name not in inserted]
             parts.extend(self.module(passage) for passage in new)
             inserted.update(passage.name for passage in new)
-            parts.append(Text(text=question_text(turn.question)))
+            parts.append(Text(text=question_text(turn.question, turn.statements)))
             parts.append(Text(text=self.template.to_answer, structural=True))
             if turn.answer is not None:
                 answer = without_marks(turn.answer)
@@ -106,8 +110,10 @@ def passage_text(passage: PassageText) -> str:
     return without_marks(f"{PAGE_MARK} {headings}\n{passage.text.strip()}\n\n")
 
 
-def question_text(question: str) -> str:
-    return without_marks(f"{QUESTION_MARK} {question.strip()}")
+def question_text(question: str, statements: Sequence[str] = ()) -> str:
+    """Return the text of a question. statements: their numbers, from 1, are asked for in the answer."""
+    told = "".join(f"[{number}] {' '.join(text.split())}\n" for number, text in enumerate(statements, start=1))
+    return without_marks(f"{told}{QUESTION_MARK} {question.strip()}{CITE if statements else ''}")
 
 
 def without_marks(text: str) -> str:

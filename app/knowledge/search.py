@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 EMBEDDER = "embedder"  # name of a stored fact: the embedder of the stored embeddings
 VIEWS_KEPT = 32  # sets of collections whose passages are looked up once per snapshot
-EMBEDDED_AT_ONCE = 8  # passages that are embedded together: few, so that this can be stopped
+EMBEDDED_AT_ONCE = 16  # passages that are embedded together: few, so that this can be stopped
 ADDED_AT_ONCE = 1000  # passages whose texts are in memory together while the keyword index is rebuilt
 
 

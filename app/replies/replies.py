@@ -193,6 +193,11 @@ def vague_text(topics: Sequence[str], language: str) -> str:
     return texts_in(language).says["vague"].format(topics=", ".join(topics))
 
 
+def which_text(names: Sequence[str], language: str) -> str:
+    """Return the question which thing is meant, and its names, one a line (`Answer.choices` reads them)."""
+    return "\n- ".join([texts_in(language).says["which"], *names])
+
+
 def _with_contacts(text: str, contacts: str, language: str) -> str:
     says = texts_in(language).says
     space = "" if language == "zh" else " "

@@ -33,7 +33,11 @@ _WORD = re.compile(r"\w+")
 
 
 def suggestions(question: str, answer: Answer) -> list[str]:
-    """Return at most MOST topics, first of pages that the answer does not use; none that the question already names."""
+    """Return what the answer gives to choose from, or at most MOST topics, first of pages that the answer does not use;
+    none that the question already names.
+    """
+    if answer.choices:
+        return list(answer.choices)
     topics: list[str] = []
     for citation in sorted(answer.citations, key=lambda one: not one.see_also):
         for topic in (citation.section.rpartition(" > ")[2], citation.title):

@@ -115,8 +115,9 @@ class Sampler:
         """Return the last random number again next time, because using it failed."""
         self._repeats = True
 
-    def skip(self, count: int) -> None:
-        for _ in range(count if self.sampling.temperature else 0):
+    def skip(self, begun: int) -> None:
+        """Skip the random numbers of an answer's first tokens. Given tokens need none."""
+        for _ in range(begun - len(self.sampling.given) if self.sampling.temperature else 0):
             self._random.random()
 
     def given(self, answer: Sequence[int]) -> Iterator[int]:

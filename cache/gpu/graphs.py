@@ -2,7 +2,8 @@
 
 A graph has a maximum of rows and partial results, and a pass uses the smallest one that fits. Everything that differs
 between passes is in one buffer on the device, filled by one copy. Unused rows write to the pool's scratch slot, unused
-tiles have no readers. A replay cannot be interrupted, so cancellation is checked before it starts. Out of scope: scored
+tiles have no readers. A replay cannot be interrupted, so cancellation is checked before it starts, and it starts after
+all copies: to wait for them takes less time than to launch each kernel of a pass. Out of scope: scored
 passes, and passes larger than any graph.
 """
 
@@ -35,29 +36,33 @@ class Bucket(NamedTuple):
     partials: int
 
 
-BUCKETS = tuple(Bucket(rows, min(rows * each, 4096)) for rows in (128, 64, 32, 16, 8, 4, 2, 1) for each in (64, 16))
-"""Largest first, so that smaller ones reuse memory of the pool. Partial results need memory, and an unused tile still
-takes time, so there are two sizes for each number of rows.
+BUCKETS = tuple(Bucket(rows, min(rows * each, 8192)) for rows in (128, 64, 32, 16, 8, 4, 2, 1) for each in (64, 16))
+"""Largest first, so that smaller ones reuse memory of the pool. Partial results need memory and longer tables, so there
+are two sizes for each number of rows.
 """
 
 
 class CudaCapture:
-    """Captures graphs on one device. They share one memory pool: only one of them runs at a time."""
+    """Captures the graphs of one `GraphedPasses`. They share one memory pool: only one of them runs at a time. Others
+    need another pool, because PyTorch refuses a capture into a pool whose graphs are gone while memory of it is in use.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._pool = device, torch.cuda.graph_pool_handle()
+        with torch.cuda.device(device):
+            self._aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # one: libraries keep memory for each
 
     def __call__(self, compute: Callable[[], None]) -> Callable[[], None]:
         """Run the function once first, so that kernels are compiled and libraries have their workspaces. Other threads
         may use the device.
         """
         with torch.cuda.device(self._device):
-            aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            aside.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(aside):  # also left if capture fails
+            self._aside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._aside):  # also left if capture fails
                 compute()
                 graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                how = {"pool": self._pool, "stream": self._aside, "capture_error_mode": "thread_local"}
+                with torch.cuda.graph(graph, **how):
                     compute()
         return graph.replay
 
@@ -118,6 +123,7 @@ class GraphedPasses:
         graph = fitting[0]
         filled = joined(self._filled_up(graph.bucket, tables, tokens, outputs))
         graph.tables.copy_(torch.from_numpy(filled), non_blocking=True)
+        self.arena.await_layer(self.arena.shape.layers - 1)  # of all layers: a graph cannot wait between them
         graph.replay()
         return self._logits[: len(outputs)].to(torch.float32, copy=True)  # the next replay writes there
 

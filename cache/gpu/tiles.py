@@ -29,13 +29,15 @@ ALIGNED = 4  # alignment of tables in numbers: Triton compiles one kernel for al
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Tables of a pass in host memory. block: query rows of a tile, heads counted as rows. tiles `[N, 6]`: start of the
-    run, first key of it, keys, first reader, readers, first partial result. readers `[R, 3]`: packed row, number of the
-    run's keys it sees, turn (-1: none). offsets: ids that each turn rotates back. first_partial `[T + 1]`: start of a
-    packed row's part of `partials`, which lists its partial results. slots, positions `[T]`: of packed rows.
+    """Tables of a pass in host memory. block: query rows of a tile, heads counted as rows. num_tiles `[1]`: the first
+    ones, which have readers. tiles `[N, 6]`: start of the run, first key of it, keys, first reader, readers, first
+    partial result. readers `[R, 3]`: packed row, number of the run's keys it sees, turn (-1: none). offsets: ids that
+    each turn rotates back. first_partial `[T + 1]`: start of a packed row's part of `partials`, which lists its partial
+    results. slots, positions `[T]`: of packed rows.
     """
 
     block: int
+    num_tiles: Ints
     tiles: Ints
     readers: Ints
     offsets: Ints
@@ -50,12 +52,22 @@ class Tables:
 
     @property
     def arrays(self) -> list[Ints]:
-        return [self.tiles, self.readers, self.offsets, self.first_partial, self.partials, self.slots, self.positions]
+        return [
+            self.num_tiles,
+            self.tiles,
+            self.readers,
+            self.offsets,
+            self.first_partial,
+            self.partials,
+            self.slots,
+            self.positions,
+        ]
 
     def filled_up(self, rows: int, partials: int, turns: int, slot: int) -> "Tables":
         """Return the tables padded to these sizes: tiles without readers, and rows in a slot that see nothing."""
         return Tables(
             self.block,
+            self.num_tiles,
             longer(self.tiles, partials),
             longer(self.readers, partials),
             longer(self.offsets, turns),
@@ -74,6 +86,7 @@ class TilePlan:
 
     num_partials: int
     block: int
+    num_tiles: Tensor
     tiles: Tensor
     readers: Tensor
     offsets: Tensor
@@ -102,6 +115,7 @@ def make_tables(
     tiles = cut(runs, readers, most_keys or (KEYS_FOR_FEW if rows <= FEW_ROWS else KEYS_FOR_MANY), block // group)
     return Tables(
         block,
+        np.array([len(tiles)], np.int32),
         tiles,
         readers,
         np.array([*turns], np.int32),
@@ -143,7 +157,17 @@ def partials_of_rows(tiles: Ints, readers: Ints, rows: int) -> tuple[Ints, Ints]
 
 def no_tables(block: int) -> Tables:
     none = np.zeros(0, np.int32)
-    return Tables(block, none.reshape(0, 6), none.reshape(0, 3), none, np.zeros(1, np.int32), none, none, none)
+    return Tables(
+        block,
+        np.zeros(1, np.int32),
+        none.reshape(0, 6),
+        none.reshape(0, 3),
+        none,
+        np.zeros(1, np.int32),
+        none,
+        none,
+        none,
+    )
 
 
 def longer(table: Ints, entries: int, value: int = 0) -> Ints:

@@ -16,6 +16,10 @@ from cache.gpu.tiles import TilePlan
 
 KEY_BLOCK_BYTES, LEAST_KEY_BLOCK, MOST_KEY_BLOCK = 16384, 16, 64
 """Maximum keys to read at a time, so that small GPUs have enough shared memory."""
+MOST_PROGRAMS = 1024
+"""Of one launch: some more than the largest GPUs run at once. Graphs have memory for many more tiles than most passes
+need, and starting a program for each unused one took longer than attention (32,768 for 1,056 useful ones).
+"""
 PART_BLOCK = 8  # partial results that are merged at a time
 
 
@@ -25,6 +29,7 @@ def attend_tile(
     keys,
     values,
     key_positions,
+    num_tiles,
     tiles,
     readers,
     offsets,
@@ -45,71 +50,73 @@ def attend_tile(
     ROWS: tl.constexpr,
     KEYS: tl.constexpr,
 ):
-    """Compute one tile and key/value head. q `[T, H*G, D]`; keys, values `[slots, H, D]` and their position ids
-    `[slots]`; tables of a `TilePlan`; turn_cos, turn_sin float32 `[turns, ROTARY]`; slopes float32 `[H]`; writes out
-    float32 `[P, H*G, D]`, lse float32 `[P, H*G]`. None: no turns, no slopes, no window, no soft cap.
+    """Compute every n-th tile for one key/value head, where n is the number of programs of a head. q `[T, H*G, D]`;
+    keys, values `[slots, H, D]` and their position ids `[slots]`; tables of a `TilePlan`; turn_cos, turn_sin float32
+    `[turns, ROTARY]`; slopes float32 `[H]`; writes out float32 `[P, H*G, D]`, lse float32 `[P, H*G]`. None: no turns,
+    no slopes, no window, no soft cap.
     """
-    tile = tiles + tl.program_id(0) * 6
     head = tl.program_id(1)
-    run, first, num_keys = tl.load(tile), tl.load(tile + 1), tl.load(tile + 2)
-    first_reader, num_readers, partial = tl.load(tile + 3), tl.load(tile + 4), tl.load(tile + 5)
+    for number in tl.range(tl.program_id(0), tl.load(num_tiles), tl.num_programs(0), disable_licm=True):
+        tile = tiles + number * 6
+        run, first, num_keys = tl.load(tile), tl.load(tile + 1), tl.load(tile + 2)
+        first_reader, num_readers, partial = tl.load(tile + 3), tl.load(tile + 4), tl.load(tile + 5)
 
-    block_row = tl.arange(0, ROWS)
-    reader, query_head = block_row // GROUP, head * GROUP + block_row % GROUP
-    is_row = reader < num_readers
-    entry = readers + (first_reader + reader) * 3
-    row = tl.load(entry, is_row, 0)
-    seen = tl.load(entry + 1, is_row, 0) - first
-    turn = tl.load(entry + 2, is_row, -1)
+        block_row = tl.arange(0, ROWS)
+        reader, query_head = block_row // GROUP, head * GROUP + block_row % GROUP
+        is_row = reader < num_readers
+        entry = readers + (first_reader + reader) * 3
+        row = tl.load(entry, is_row, 0)
+        seen = tl.load(entry + 1, is_row, 0) - first
+        turn = tl.load(entry + 2, is_row, -1)
 
-    size = tl.arange(0, PADDED)
-    is_size = size < SIZE
-    query_at = q + (row.to(tl.int64) * (KV_HEADS * GROUP) + query_head)[:, None] * SIZE
-    query = tl.load(query_at + size, is_row[:, None] & is_size, 0.0)
-    if turn_cos is not None:
-        turned = (turn >= 0)[:, None] & (size < ROTARY)
-        angle_at = turn[:, None] * ROTARY + size
-        cos = tl.load(turn_cos + angle_at, turned, 1.0)
-        sin = tl.load(turn_sin + angle_at, turned, 0.0)
-        swapped = tl.load(query_at + (size + ROTARY // 2) % ROTARY, turned, 0.0)
-        query = (query.to(tl.float32) * cos + swapped.to(tl.float32) * sin).to(query.dtype)
-    if slopes is not None or window is not None:  # the rows' ids as the run was encoded
-        framed = tl.load(positions + row, is_row, 0) - tl.load(offsets + turn, turn >= 0, 0)
+        size = tl.arange(0, PADDED)
+        is_size = size < SIZE
+        query_at = q + (row.to(tl.int64) * (KV_HEADS * GROUP) + query_head)[:, None] * SIZE
+        query = tl.load(query_at + size, is_row[:, None] & is_size, 0.0)
+        if turn_cos is not None:
+            turned = (turn >= 0)[:, None] & (size < ROTARY)
+            angle_at = turn[:, None] * ROTARY + size
+            cos = tl.load(turn_cos + angle_at, turned, 1.0)
+            sin = tl.load(turn_sin + angle_at, turned, 0.0)
+            swapped = tl.load(query_at + (size + ROTARY // 2) % ROTARY, turned, 0.0)
+            query = (query.to(tl.float32) * cos + swapped.to(tl.float32) * sin).to(query.dtype)
+        if slopes is not None or window is not None:  # the rows' ids as the run was encoded
+            framed = tl.load(positions + row, is_row, 0) - tl.load(offsets + turn, turn >= 0, 0)
 
-    top = tl.full([ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    result = tl.zeros([ROWS, PADDED], tl.float32)
-    for at in range(0, num_keys, KEYS):
-        key = at + tl.arange(0, KEYS)
-        is_key = key < num_keys
-        slot = (run + first + key).to(tl.int64)
-        key_at = (slot * KV_HEADS + head) * SIZE
-        k = tl.load(keys + key_at + size[:, None], is_key & is_size[:, None], 0.0)  # [D, keys]
-        scores = tl.dot(query, k, input_precision="ieee") * scale
-        if softcap is not None:
-            scores = softcap * (2 * tl.sigmoid(2 * (scores / softcap)) - 1)  # tanh
-        is_seen = is_key & (key < seen[:, None])
-        if slopes is not None or window is not None:
-            distance = framed[:, None] - tl.load(key_positions + slot, is_key, 0).to(tl.int32)
-            if slopes is not None:
-                scores -= tl.load(slopes + head) * distance.to(tl.float32)
-            if window is not None:
-                is_seen = is_seen & (distance < window)
-        scores = tl.where(is_seen, scores, float("-inf"))
-        higher = tl.maximum(top, tl.max(scores, 1))
-        base = tl.where(higher == float("-inf"), 0.0, higher)  # no NaN where nothing is seen
-        weights = tl.exp(scores - base[:, None])
-        fade = tl.exp(top - base)
-        v = tl.load(values + key_at[:, None] + size, is_key[:, None] & is_size, 0.0)  # [keys, D]
-        result = result * fade[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee")
-        total = total * fade + tl.sum(weights, 1)
-        top = higher
+        top = tl.full([ROWS], float("-inf"), tl.float32)
+        total = tl.zeros([ROWS], tl.float32)
+        result = tl.zeros([ROWS, PADDED], tl.float32)
+        for at in range(0, num_keys, KEYS):
+            key = at + tl.arange(0, KEYS)
+            is_key = key < num_keys
+            slot = (run + first + key).to(tl.int64)
+            key_at = (slot * KV_HEADS + head) * SIZE
+            k = tl.load(keys + key_at + size[:, None], is_key & is_size[:, None], 0.0)  # [D, keys]
+            scores = tl.dot(query, k, input_precision="ieee") * scale
+            if softcap is not None:
+                scores = softcap * (2 * tl.sigmoid(2 * (scores / softcap)) - 1)  # tanh
+            is_seen = is_key & (key < seen[:, None])
+            if slopes is not None or window is not None:
+                distance = framed[:, None] - tl.load(key_positions + slot, is_key, 0).to(tl.int32)
+                if slopes is not None:
+                    scores -= tl.load(slopes + head) * distance.to(tl.float32)
+                if window is not None:
+                    is_seen = is_seen & (distance < window)
+            scores = tl.where(is_seen, scores, float("-inf"))
+            higher = tl.maximum(top, tl.max(scores, 1))
+            base = tl.where(higher == float("-inf"), 0.0, higher)  # no NaN where nothing is seen
+            weights = tl.exp(scores - base[:, None])
+            fade = tl.exp(top - base)
+            v = tl.load(values + key_at[:, None] + size, is_key[:, None] & is_size, 0.0)  # [keys, D]
+            result = result * fade[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee")
+            total = total * fade + tl.sum(weights, 1)
+            top = higher
 
-    sees = total > 0
-    divisor = tl.where(sees, total, 1.0)
-    part = (partial + reader).to(tl.int64) * (KV_HEADS * GROUP) + query_head
-    tl.store(lse + part, tl.where(sees, top + tl.log(divisor), float("-inf")), is_row)
-    tl.store(out + part[:, None] * SIZE + size, result / divisor[:, None], is_row[:, None] & is_size)
+        sees = total > 0
+        divisor = tl.where(sees, total, 1.0)
+        part = (partial + reader).to(tl.int64) * (KV_HEADS * GROUP) + query_head
+        tl.store(lse + part, tl.where(sees, top + tl.log(divisor), float("-inf")), is_row)
+        tl.store(out + part[:, None] * SIZE + size, result / divisor[:, None], is_row[:, None] & is_size)
 
 
 @triton.jit
@@ -143,8 +150,16 @@ def merge_partials(
 
 
 def key_block(padded: int, dtype: torch.dtype) -> int:
-    """Return the keys to read at a time, for a head size padded to a power of two."""
+    """Return the keys to read at a time, for a head size padded to a power of two. Float32 has no tensor cores, and its
+    numbers of more keys would not fit into registers.
+    """
+    if dtype == torch.float32:
+        return LEAST_KEY_BLOCK
     return max(LEAST_KEY_BLOCK, min(MOST_KEY_BLOCK, KEY_BLOCK_BYTES // (padded * dtype.itemsize)))
+
+
+def num_warps(dtype: torch.dtype) -> int:
+    return 8 if dtype == torch.float32 else 4
 
 
 def attend_tiles(
@@ -172,11 +187,12 @@ def attend_tiles(
     cos, sin = turn or (None, None)
     merged = torch.empty_like(q)
     with torch.cuda.device_of(q):  # type: ignore[no-untyped-call]  # Triton launches on the current device
-        attend_tile[(len(plan.tiles), kv_heads)](
+        attend_tile[(min(len(plan.tiles), max(1, MOST_PROGRAMS // kv_heads)), kv_heads)](
             q,
             keys,
             values,
             key_positions,
+            plan.num_tiles,
             plan.tiles,
             plan.readers,
             plan.offsets,
@@ -197,6 +213,7 @@ def attend_tiles(
             ROWS=plan.block,
             KEYS=key_block(padded, keys.dtype),
             num_stages=2,
+            num_warps=num_warps(keys.dtype),
         )
         merge_partials[(rows, heads)](
             out, lse, plan.first_partial, plan.partials, merged, SIZE=size, PADDED=padded, PARTS=PART_BLOCK

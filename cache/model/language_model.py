@@ -169,6 +169,7 @@ def rope_schemes(config: Any) -> list[dict[str, Any]]:
 
 
 ATTENTION = "warmdesk"
+TRIED_ROWS = 17  # of a first small pass: more than a small block of the kernels has
 
 SCORED_DEPTH = (0.55, 0.7)
 """First and last layer whose attention scores rows for a question, as shares of the depth."""
@@ -268,7 +269,7 @@ class LanguageModel:
         self.device: torch.device = hf.device
         self.kernel = kernel or default_kernel(self.device)
         self._heads = hf.config.num_attention_heads
-        self._capture = capture or capture_for(self.device)
+        self._capture = capture
         self._buckets = buckets
         self._graphed: GraphedPasses | None = None
         self.rotation = find_rotation(hf) if self.info.position_scheme == "rotary" else None
@@ -287,14 +288,15 @@ class LanguageModel:
 
     @torch.no_grad()
     def prepare(self, arena: Arena) -> None:
-        if self._capture is None or self._kind is None or not self._kind.can_be_captured:
+        capture = self._capture or capture_for(self.device)
+        if capture is None or self._kind is None or not self._kind.can_be_captured:
             return
         tiled = cast("type[TiledPass]", self._kind)
         self._graphed = GraphedPasses(
             self._compute,
             partial(tiled, arena=arena, rotation=self.rotation, slopes=self._slopes),
             arena,
-            self._capture,
+            capture,
             heads=self._heads,
             vocabulary=self.info.vocabulary,
             moves=self.info.is_position_independent,
@@ -317,7 +319,7 @@ class LanguageModel:
         if self.native is not None:
             return self.native.forward(chunks, arena, outputs, give_up, scored, self.info.scored_layers)
         graphed = self._graphed
-        if graphed is not None and graphed.arena is arena and not scored and not arena.has_copies:
+        if graphed is not None and graphed.arena is arena and not scored:
             logits = graphed.forward(chunks, outputs, give_up)
             if logits is not None:
                 return logits
@@ -337,17 +339,21 @@ class LanguageModel:
 
     @torch.no_grad()
     def _try(self, kind: "PassKind") -> None:
-        """Run a small pass of a kind: a prompt after a module, and a row after both. Raises its errors."""
-        moved = 1 if self.info.is_position_independent else 0
-        views = [KVView(Extent(0, 2), moved)]
-        chunks = [Chunk([0, 0], [3, 4], 0, [Extent(2, 2)], views), Chunk([0], [5], 1, [Extent(4, 2)], views)]
-        arena = Arena(self.info.kv, 6, self.device)
+        """Run two small passes of a kind: a row after a module, and a prompt and a row. Kernels of few and of many rows
+        are compiled. Raises their errors.
+        """
+        arena = Arena(self.info.kv, 4 + TRIED_ROWS, self.device)
         for layer in (*arena.keys, *arena.values):
             layer.zero_()
-        running = kind.of(chunks, arena, self._heads, rotation=self.rotation, slopes=self._slopes)
-        logits = self._compute(running, torch.zeros(3, dtype=torch.int64, device=self.device), 3)
-        if not bool(logits.isfinite().all()):
-            raise ArithmeticError("its results are infinite or undefined numbers")
+        views = [KVView(Extent(0, 2), 1 if self.info.is_position_independent else 0)]
+        row = Chunk([0], [5], 1, [Extent(2, 2)], views)
+        prompt = Chunk([0] * TRIED_ROWS, [*range(3, 3 + TRIED_ROWS)], 0, [Extent(4, TRIED_ROWS)], views)
+        for chunks in ([row], [prompt, row]):
+            running = kind.of(chunks, arena, self._heads, rotation=self.rotation, slopes=self._slopes)
+            rows = sum(len(chunk.tokens) for chunk in chunks)
+            logits = self._compute(running, torch.zeros(rows, dtype=torch.int64, device=self.device), rows)
+            if not bool(logits.isfinite().all()):
+                raise ArithmeticError("its results are infinite or undefined numbers")
 
     def _compute(self, plan: RunningPass, tokens: Tensor, outputs: Tensor | int) -> Tensor:
         """Return logits `[N, vocabulary]`. tokens: int64 `[T]`. outputs: int64 `[N]`, or a number of last rows."""

@@ -32,7 +32,8 @@ from app.knowledge import finder
 from app.knowledge.finder import Finder, SearchResults
 from evals.answers.helpdesk import NOTHING, Figure, JudgedAnswer, ask_search, figures, fill
 from evals.answers.questions import CustomerQuestion
-from retrieval.answerability import AnswerabilityClassifier, terms_of
+from retrieval.answerability import AnswerabilityClassifier
+from retrieval.text.codes import terms_of
 from retrieval.text.terms import COMMON, asked_words, stem
 
 FALSE = 0.2  # share of the unanswerable questions that may be answered

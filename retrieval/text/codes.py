@@ -11,6 +11,9 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+
+from retrieval.text.terms import stem, words
 
 _VARIANTS = r"(?:(?i: ?(?:pro|max|plus|mini|ultra|lite|xl|xxl|xs|ti|neo|air)\b(?! (?:an?|the|my|your|one|two|\d+)\b)))*"
 _CODE = re.compile(
@@ -67,6 +70,11 @@ class _Code:
 
 def codes(text: str) -> frozenset[str]:
     return frozenset(code.name for code in _found(text))
+
+
+@lru_cache(maxsize=4096)  # of passages and their statements, which many questions find
+def terms_of(text: str) -> frozenset[str]:
+    return frozenset(map(stem, dict.fromkeys(words(text)))) | codes(text)
 
 
 class AskedCodes:

@@ -1,23 +1,15 @@
-"""The evidence for one answer: the statements of its passages, with clauses, words and facts that can be compared.
+"""A text as clauses, words and facts that can be compared.
 
 A clause has words and facts, and may be negated. The same rules, over a few closed lists and without grammar, apply to
-answers and passages. Statements are those that Warmdesk quotes (`retrieval.statements`): a list item belongs to the
-line above it, a table row is a sentence. Out of scope: irony, negation by an ordinary verb ("we refuse to").
+answers and to the statements of documents. Out of scope: irony, negation by an ordinary verb ("we refuse to").
 """
 
-import heapq
-import math
 import re
-from collections import Counter
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
 from app.grounding.facts import Fact, all_words, content_words, facts, stem, without
-from retrieval.statements.cut import statements_of
-from retrieval.text.sentences import sentences
-from retrieval.text.terms import language_of
 
 _PAIRS = """
     above below, active inactive, add remove, after before, approve reject, atleast atmost, automatic manual,
@@ -144,93 +136,6 @@ def read(text: str, language: str) -> Reading:
     return Reading(text, found, clauses, words, signals)
 
 
-UNKNOWN = 3
-"""A word in no statement weighs as much as a word in three statements, because a paraphrase may add a few words."""
-ELSEWHERE, AROUND = 0.6, 0.45
-"""Weight of a word in another clause of the statement, and in a text above or next to the statement."""
-NEAR = 8
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StatedUnit:
-    """A statement of a passage, or another line such as a heading. around: words of the headings and of the statements
-    next to it.
-    """
-
-    said: Reading
-    around: frozenset[str]
-    is_statement: bool
-
-    def weight(self, words: Collection[str], weights: dict[str, float], clause: Clause | None = None) -> float:
-        """Return the weight of the statement's words: those of the clause count most, those around it least."""
-        there, near = self.said.words, clause.words if clause else self.said.words
-        return sum(
-            weights[word] * (1.0 if word in near else ELSEWHERE if word in there else AROUND)
-            for word in words
-            if word in there or word in self.around
-        )
-
-    def share(self, words: Collection[str], weights: dict[str, float]) -> float:
-        held = sum(weights[word] for word in words if word in self.said.words or word in self.around)
-        return held / (sum(weights[word] for word in words) or 1.0)
-
-
-class Evidence:
-    """The statements of some passages. language: of all passages together, used to read facts. known: all their words.
-    said: their sentences and statements in the form of `plain`.
-    """
-
-    def __init__(self, passages: Sequence[str]) -> None:
-        """passages: each after a line with its heading path."""
-        self.text = "\n".join(passages)
-        self.language = language_of(self.text)
-        self.units = [unit for passage in passages for unit in units(passage, self.language)]
-        self.known = set(all_words(self.text))
-        said = (*sentences(self.text, self.language), *(unit.said.text for unit in self.units))
-        self.said = {plain(text) for text in said}
-        self._count = Counter(word for unit in self.units for word in unit.said.words)
-        self._facts = [(unit, fact) for unit in self.units for fact in unit.said.facts]
-
-    def weights(self, words: Collection[str]) -> dict[str, float]:
-        return {word: math.log(2 + len(self.units) / (1 + (self._count[word] or UNKNOWN))) for word in words}
-
-    def nearest(self, words: Collection[str]) -> list[StatedUnit]:
-        weights = self.weights(words)
-        some = [unit for unit in self.units if not unit.said.words.isdisjoint(words)]
-        return heapq.nlargest(NEAR, some, key=lambda unit: unit.weight(words, weights))
-
-    def holding(self, name: str) -> list[StatedUnit]:
-        return [unit for unit in self.units if name in unit.said.words or name in unit.around]
-
-    def stating(self, fact: Fact) -> list[tuple[StatedUnit, Fact]]:
-        return [(unit, other) for unit, other in self._facts if other.key == fact.key or is_amount(fact, other, unit)]
-
-    def rivals(self, fact: Fact) -> list[tuple[StatedUnit, Fact]]:
-        alike = [(unit, other) for unit, other in self._facts if other.is_bound and other.measures == fact.measures]
-        return [(unit, other) for unit, other in alike if other.key != fact.key]
-
-
-def is_amount(fact: Fact, other: Fact, unit: StatedUnit) -> bool:
-    """Return whether equal numbers may be the same amount. One may lack a unit that the header of a table names."""
-    is_same = fact.as_written == other.as_written != ""
-    return is_same and (not fact.unit or (not other.unit and not content_words(fact.text).isdisjoint(unit.said.words)))
-
-
 def plain(text: str) -> str:
     """Return a text without list marker, Markdown and final punctuation, with single spaces."""
     return " ".join(MARKUP.sub("", text).split()).rstrip(".!")
-
-
-@lru_cache(maxsize=256)
-def units(passage: str, language: str) -> tuple[StatedUnit, ...]:
-    heading, _, rest = passage.partition("\n")
-    cut = statements_of(rest, heading.split(" > "))
-    said, title = [read(statement.text, language) for statement in cut], read(heading, language)
-    above = title.words.union(all_words(heading))
-    found = []
-    for i, statement in enumerate(cut):
-        near = (*said[max(0, i - 2) : i], *said[i + 1 : i + 2]) if statement.kind != "row" else ()
-        found.append(StatedUnit(said[i], above.union(*(other.words for other in near)), is_statement=True))
-        rest = rest[: statement.start] + " " * (statement.end - statement.start) + rest[statement.end :]
-    others = [title, *(read(line, language) for line in sentences(rest, language))]
-    return (*found, *(StatedUnit(one, above, is_statement=False) for one in others))
