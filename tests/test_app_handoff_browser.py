@@ -76,11 +76,27 @@ def test_a_customer_and_an_agent_talk_and_the_machine_takes_over_again(site, bro
     agent.driver.get(case)
     until(lambda: agent.one("#wd-answer").get_attribute("value") == "Half a")
     agent.press("[data-act=close]")
+    until(lambda: agent.driver.switch_to.alert.accept() or True)
     until(lambda: agent.one("#wd-unsent").get_attribute("value") == "Half a")
     assert customer.sees("#wd-handoff", "You are talking to our assistant again.")
     customer.ask("What does shipping cost?")
     until(lambda: len(customer.driver.find_elements("css selector", "#wd-transcript .wd-answer:not(.wd-agent)")) == 2)
     assert customer.problems() == []
+    agent.press("[data-act=reopen]")
+    agent.press("[data-act=suggest]")
+    until(lambda: "4.95" in agent.one("#wd-answer").get_attribute("value"))
+    agent.one("#wd-answer").send_keys("\n")
+    assert customer.sees("#wd-transcript .wd-agent", "4.95")
+    until(lambda: agent.all("#wd-turns a")[-1].click() or True)
+    assert agent.one("#question").get_attribute("value") == "What does shipping cost?"
+    agent.press("#faq button")
+    assert agent.sees("#outcome", "The FAQ now answers this question:")
+    agent.driver.get(site.url + "/admin/queue")
+    agent.press("#wd-rows a")
+    agent.one("#wd-answer").send_keys("/shipping")
+    assert agent.sees("#wd-faq button", "What does shipping cost?")
+    agent.one("#wd-answer").send_keys("\n")
+    until(lambda: "4.95" in agent.one("#wd-answer").get_attribute("value"))
     assert agent.problems() == []
 
 

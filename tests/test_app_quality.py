@@ -173,7 +173,7 @@ def test_an_admin_sees_groups_with_causes_and_hostile_text_stays_text(admin):
     only = admin.get("/admin/quality?cause=unsure", headers=HTML).text
     assert "the pan covered" in only
     assert "weather" not in only
-    assert "Handed off 1" in " ".join(page.text.split())
+    assert "To a person 1" in " ".join(page.text.split())
     assert "weather" not in admin.get("/admin/quality?cause=handed", headers=HTML).text
     assert admin.get("/admin/quality?cause=%22%3E&days=0").status_code == 422
 

@@ -156,6 +156,9 @@ class HandoffSettings(SettingGroup):
     """Hours of the agents with a time zone, for example "Mon-Fri 9:00-17:00, Sat 10:00-14:00 Europe/Dublin"
     (OpenStreetMap notation). At other times customers see the contacts and may leave an e-mail address. Unset:
     always."""
+    agents_read_all: bool = False
+    """Let agents read all conversations, on the pages Conversations and Quality, and step into them. Off: they read
+    only those that were handed off."""
     show_agent_names: bool = True
     """Show customers the account name of the agent who answers them."""
     handoff_webhook: types.Webhook = None

@@ -5,18 +5,18 @@ conversation is hidden at once and can be restored for `UNDO_S` seconds. Then it
 to it. Counts of answers stay, because they name no customer.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import cast
 
-from sqlalchemy import ColumnElement, Select, delete, func, or_, select, update
-from sqlalchemy.orm import aliased
+from sqlalchemy import ColumnElement, Select, delete, func, or_, select, true, update
+from sqlalchemy.orm import InstrumentedAttribute, aliased
 
 from app.domain.answers import Outcome, Turn, from_documents
 from app.domain.callers import CUSTOMERS, OPERATOR
 from app.domain.errors import DeskError
-from app.domain.quality import WEAK, BadAnswer, Cause, FaqDraft, TranscriptSummary
+from app.domain.quality import BADGES, ENDED_WORDS, WEAK, BadAnswer, Cause, Ended, FaqDraft, TranscriptSummary
 from app.domain.words import utc_now
 from app.storage.database import Store
 from app.storage.document_change import where_in
@@ -36,17 +36,75 @@ _QUESTION = aliased(MessageRow)
 _BEFORE = aliased(MessageRow)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Which:
+    """Conversations that went like `kind` between two times; None: at any time."""
+
+    kind: Ended = "asked"
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def ended(self, kind: Ended) -> ColumnElement[bool]:
+        """Return the SQL condition on a conversation."""
+        if kind == "asked":
+            return self._has(MessageRow.outcome != "smalltalk") | self.ended("person")
+        if kind == "answered":
+            return self._has(MessageRow.outcome == "answered") & ~self.ended("nothing") & ~self.ended("unsure")
+        if kind == "resolved":
+            return self.ended("answered") & ~self.ended("person") & ~self.ended("down")
+        if kind == "person":
+            its = (HandoffRow.conversation_id == ConversationRow.id, *self._within(HandoffRow.requested))
+            return select(HandoffRow.id).where(*its).exists()
+        if kind in ("down", "up"):
+            rated = select(FeedbackRow.message_id).where(FeedbackRow.message_id == MessageRow.id)
+            return self._has(rated.where(FeedbackRow.value == kind).exists())
+        return self._has(MessageRow.outcome == kind)
+
+    @property
+    def is_recent(self) -> ColumnElement[bool]:
+        """The condition that the period may have something of a conversation. It has an index, the others do not."""
+        return true() if self.since is None else ConversationRow.updated >= self.since
+
+    def _has(self, condition: ColumnElement[bool]) -> ColumnElement[bool]:
+        its = (MessageRow.conversation_id == ConversationRow.id, MessageRow.role == "assistant", condition)
+        return select(MessageRow.id).where(*its, *self._within(MessageRow.created)).exists()
+
+    def _within(self, time: InstrumentedAttribute[datetime]) -> list[ColumnElement[bool]]:
+        since = [] if self.since is None else [time >= self.since]
+        return since if self.until is None else [*since, time < self.until]
+
+
+def _of_customers() -> ColumnElement[bool]:
+    return ConversationRow.deleted.is_(None) & or_(*map(ConversationRow.owner.startswith, CUSTOMERS))
+
+
 class Transcripts(Store):
     """Conversations of all owners, except deleted ones."""
 
-    def conversations(self, query: str = "", owner: str = "", limit: int = 100) -> list[TranscriptSummary]:
-        table = ConversationRow
-        listed = summaries(table.deleted.is_(None), *map(holds, query[:MAX_QUERY].split()))
-        listed = listed.where(or_(*map(table.owner.startswith, CUSTOMERS))).add_columns(table.owner)
+    def conversations(
+        self, query: str = "", owner: str = "", limit: int = 100, *, which: Which | None = None
+    ) -> list[TranscriptSummary]:
+        table, ever = ConversationRow, Which()
+        listed = summaries(_of_customers(), *map(holds, query[:MAX_QUERY].split()))
+        listed = listed.add_columns(table.owner, *(ever.ended(one).label(f"ended_{one}") for one in BADGES))
         if owner:
             listed = listed.where(table.owner == owner)
-        rows = self._database.rows(listed.limit(limit))
-        return [TranscriptSummary(**row._mapping) for row in rows]
+        if which is not None:
+            listed = listed.where(which.ended(which.kind), which.is_recent)
+        found = []
+        for row in self._database.rows(listed.limit(limit)):
+            ended = tuple(one for one in BADGES if row._mapping[f"ended_{one}"])
+            of = {"id": row.id, "title": row.title, "updated": row.updated, "turns": row.turns, "owner": row.owner}
+            found.append(TranscriptSummary(**of, ended=ended))
+        return found
+
+    def how_many(self, since: datetime, until: datetime) -> Mapping[Ended, int]:
+        """Return the numbers of customers' conversations in a period: those that `conversations` lists."""
+        period = Which(since=since, until=until)
+        counts = [func.count().filter(period.ended(kind)) for kind in ENDED_WORDS]
+        has_messages = select(MessageRow.id).where(MessageRow.conversation_id == ConversationRow.id).exists()
+        [row] = self._database.rows(select(*counts).where(_of_customers(), period.is_recent, has_messages))
+        return dict(zip(ENDED_WORDS, row, strict=True))
 
     def owner_of(self, conversation_id: str) -> str | None:
         its = select(ConversationRow.owner).where(ConversationRow.id == conversation_id)
@@ -55,6 +113,22 @@ class Transcripts(Store):
     def turns(self, conversation_id: str) -> list[Turn]:
         its = (MessageRow.conversation_id == conversation_id, ConversationRow.deleted.is_(None))
         return [turn(row, None) for row in self._database.values(whole(latest_messages(*its)))[::-1]]
+
+    def said(self, message_id: str, agent: str) -> FaqDraft | None:
+        """Return an agent's message with the customer's message before it as a FAQ draft; None if there is none. agent:
+        the account that wrote it; "" for all.
+        """
+        asked = select(_BEFORE.text).where(
+            _BEFORE.conversation_id == MessageRow.conversation_id, _BEFORE.role == "user"
+        )
+        asked = asked.where(_BEFORE.position < MessageRow.position).order_by(_BEFORE.position.desc()).limit(1)
+        its = [MessageRow.id == message_id, MessageRow.role == "agent", ConversationRow.deleted.is_(None)]
+        its += [MessageRow.author == agent] if agent else []
+        query = select(func.coalesce(asked.scalar_subquery(), ""), MessageRow.text)
+        rows = self._database.rows(
+            query.join(ConversationRow, ConversationRow.id == MessageRow.conversation_id).where(*its)
+        )
+        return next((FaqDraft(question=question, answer=answer) for question, answer in rows), None)
 
     def answered(self, message_id: str) -> FaqDraft | None:
         """Return an answer with its question as a FAQ draft, without Warmdesk's own words; None if there is none."""

@@ -106,7 +106,7 @@ class Handoffs(Store):
         one is given. Raises DeskError if the owner has no such conversation.
         """
         with self._database.write() as session:
-            conversation_of(session, conversation_id, owner)
+            conversation_of(session, conversation_id, owner).updated = now
             row = _latest(session, conversation_id, owner)
             if row is None or row.state == "closed":
                 row = HandoffRow(conversation_id=conversation_id, state="", agent="", email="")
@@ -145,6 +145,20 @@ class Handoffs(Store):
             found = [_of_somebody(session, row) for row in session.scalars(query)]
         order = ("waiting", "taken", "left")
         return sorted(found, key=lambda one: (order.index(one.handoff.state), one.handoff.requested, one.handoff.id))
+
+    def closed(self, since: datetime, agent: str) -> list[HandoffOfSomebody]:
+        """Return the hand-offs closed since a time, the last one first. agent: who took them; "" for all."""
+        its = [HandoffRow.closed >= since, HandoffRow.state == "closed", ConversationRow.deleted.is_(None)]
+        its += [HandoffRow.agent == agent] if agent else []
+        query = select(HandoffRow).join(ConversationRow).where(*its).order_by(HandoffRow.closed.desc())
+        with self._database.read() as session:
+            return [_of_somebody(session, row) for row in session.scalars(query)]
+
+    def num_others(self, conversation_id: str, owner: str) -> int:
+        """Return the number of the owner's other conversations."""
+        others = (ConversationRow.of(owner), ConversationRow.id != conversation_id)
+        with self._database.read() as session:
+            return session.scalar(select(func.count()).select_from(ConversationRow).where(*others)) or 0
 
     def named(self, handoff_id: int) -> HandoffOfSomebody:
         with self._database.read() as session:

@@ -48,7 +48,7 @@ function showTimes() {
   for (const time of document.querySelectorAll("time[datetime]")) {
     const moment = new Date(time.dateTime);
     const exact = moment.toLocaleString(document.documentElement.lang, { dateStyle: "medium", timeStyle: "short" });
-    time.textContent = rows ? ago(moment) : exact;
+    time.textContent = time.dataset.ago === undefined ? exact : ago(moment);
     time.title = exact;
   }
 }
@@ -60,7 +60,9 @@ function ago(moment) {
 }
 
 function show(now) {
-  if (rows) {
+  if (now.case) window.location.assign(now.case); // it goes on under another number
+  else if (now.text) insert(now.text);
+  else if (rows) {
     draw("wd-rows", now.rows);
     showTimes();
     document.title = now.waiting ? `(${now.waiting}) ${title}` : title;
@@ -102,9 +104,38 @@ async function answer(form) {
   box.focus();
 }
 
+// Below what is there: an agent corrects it before it is sent.
+function insert(text) {
+  const box = document.getElementById("wd-answer");
+  box.value = box.value.trim() && !box.value.startsWith("/") ? `${box.value}\n\n${text}` : text;
+  document.getElementById("wd-faq").hidden = true;
+  box.focus();
+}
+
+// "/" and some words: the FAQ that has them.
+async function search(box) {
+  const list = document.getElementById("wd-faq");
+  const query = box.value.slice(1);
+  const found = box.value.startsWith("/") ? await fetch(`/admin/queue/faq?${new URLSearchParams({ query })}`) : null;
+  if (box.value.slice(1) !== query) return; // more was typed
+  const pairs = found?.ok ? await found.json() : [];
+  list.replaceChildren(...pairs.map((pair) => {
+    const button = Object.assign(document.createElement("button"), { type: "button", textContent: pair.question, title: pair.answer });
+    button.addEventListener("click", () => insert(pair.answer));
+    const item = document.createElement("li");
+    item.append(button);
+    return item;
+  }));
+  list.hidden = !pairs.length;
+}
+
 document.addEventListener("click", (event) => {
   const button = event.target.closest("#wd-controls button[data-act]");
-  if (button) tried(`${home}/${button.dataset.act}`, {});
+  if (!button || (button.dataset.sure && !window.confirm(button.dataset.sure))) return;
+  tried(`${home}/${button.dataset.act}`, {});
+});
+document.addEventListener("input", (event) => {
+  if (event.target.id === "wd-answer") search(event.target);
 });
 document.addEventListener("submit", (event) => {
   if (event.target.dataset.act !== "answer") return;
@@ -114,7 +145,9 @@ document.addEventListener("submit", (event) => {
 document.addEventListener("keydown", (event) => {
   if (event.target.id !== "wd-answer" || event.key !== "Enter" || event.shiftKey || event.isComposing) return;
   event.preventDefault();
-  answer(event.target.form);
+  const first = document.querySelector("#wd-faq:not([hidden]) button");
+  if (first) first.click();
+  else answer(event.target.form);
 });
 
 async function follow() {
