@@ -12,7 +12,7 @@ from stored_answers import an_answer, details
 from app.desk.repeating import Housekeeping, every_minute
 from app.domain.errors import DeskError
 from app.domain.quality import ENDED_WORDS
-from app.storage.conversation_care import UNDO_S, ConversationCare, Transcripts, Which
+from app.storage.conversation_care import UNDO_S, ConversationCare, Period, Transcripts
 from app.storage.database import Database
 from app.storage.handoffs import Handoffs
 from app.storage.history import History
@@ -281,10 +281,9 @@ def test_each_number_of_the_dashboard_is_that_of_the_conversations_it_leads_to(h
             Handoffs(database, announced=False).request(conversation, ANN, "waiting", "button", "", now)
     care.delete_conversation(conversation, ANN)
     asked(history, "of a program", owner="k-1")
-    transcripts, period = Transcripts(database), {"since": now - timedelta(hours=1), "until": now + timedelta(hours=1)}
-    listed = {
-        kind: {one.title for one in transcripts.conversations(which=Which(kind=kind, **period))} for kind in ENDED_WORDS
-    }
+    transcripts = Transcripts(database)
+    period = Period(since=now - timedelta(hours=1), until=now + timedelta(hours=1))
+    listed = {kind: {one.title for one in transcripts.conversations(ended=kind, period=period)} for kind in ENDED_WORDS}
     assert listed == {
         "asked": {"good", "found", "maybe", "angry", "called", "liked"},
         "answered": {"good", "angry", "called", "liked"},
@@ -295,9 +294,9 @@ def test_each_number_of_the_dashboard_is_that_of_the_conversations_it_leads_to(h
         "down": {"angry"},
         "up": {"liked"},
     }
-    assert transcripts.how_many(**period) == {kind: len(found) for kind, found in listed.items()}
-    later = {"since": now + timedelta(hours=1), "until": now + timedelta(hours=2)}
-    assert set(transcripts.how_many(**later).values()) == {0}
+    assert transcripts.how_many(period) == {kind: len(found) for kind, found in listed.items()}
+    later = Period(since=now + timedelta(hours=1), until=now + timedelta(hours=2))
+    assert set(transcripts.how_many(later).values()) == {0}
     [angry] = transcripts.conversations("angry")
     assert angry.ended == ("down",)
 

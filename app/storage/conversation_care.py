@@ -5,12 +5,12 @@ conversation is hidden at once and can be restored for `UNDO_S` seconds. Then it
 to it. Counts of answers stay, because they name no customer.
 """
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import cast
+from typing import TypeVarTuple, cast
 
-from sqlalchemy import ColumnElement, Select, delete, func, or_, select, true, update
+from sqlalchemy import ColumnElement, Select, case, delete, func, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, aliased
 
 from app.domain.answers import Outcome, Turn, from_documents
@@ -32,46 +32,54 @@ from app.storage.history import (
 )
 from app.storage.tables import ConversationRow, FeedbackRow, HandoffRow, MessageRow
 
+Columns = TypeVarTuple("Columns")
 _QUESTION = aliased(MessageRow)
 _BEFORE = aliased(MessageRow)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Which:
-    """Conversations that went like `kind` between two times; None: at any time."""
+class Period:
+    """From a time until another one. None: no limit."""
 
-    kind: Ended = "asked"
     since: datetime | None = None
     until: datetime | None = None
 
-    def ended(self, kind: Ended) -> ColumnElement[bool]:
-        """Return the SQL condition on a conversation."""
-        if kind == "asked":
-            return self._has(MessageRow.outcome != "smalltalk") | self.ended("person")
-        if kind == "answered":
-            return self._has(MessageRow.outcome == "answered") & ~self.ended("nothing") & ~self.ended("unsure")
-        if kind == "resolved":
-            return self.ended("answered") & ~self.ended("person") & ~self.ended("down")
-        if kind == "person":
-            its = (HandoffRow.conversation_id == ConversationRow.id, *self._within(HandoffRow.requested))
-            return select(HandoffRow.id).where(*its).exists()
-        if kind in ("down", "up"):
-            rated = select(FeedbackRow.message_id).where(FeedbackRow.message_id == MessageRow.id)
-            return self._has(rated.where(FeedbackRow.value == kind).exists())
-        return self._has(MessageRow.outcome == kind)
-
-    @property
-    def is_recent(self) -> ColumnElement[bool]:
-        """The condition that the period may have something of a conversation. It has an index, the others do not."""
-        return true() if self.since is None else ConversationRow.updated >= self.since
-
-    def _has(self, condition: ColumnElement[bool]) -> ColumnElement[bool]:
-        its = (MessageRow.conversation_id == ConversationRow.id, MessageRow.role == "assistant", condition)
-        return select(MessageRow.id).where(*its, *self._within(MessageRow.created)).exists()
-
-    def _within(self, time: InstrumentedAttribute[datetime]) -> list[ColumnElement[bool]]:
+    def within(self, time: InstrumentedAttribute[datetime]) -> list[ColumnElement[bool]]:
         since = [] if self.since is None else [time >= self.since]
         return since if self.until is None else [*since, time < self.until]
+
+
+EVER = Period()
+
+
+class _Ended:
+    """How conversations went in a period, as SQL: `joined` adds the tables to a query, `had` has the conditions."""
+
+    def __init__(self, period: Period, ids: Sequence[str] | None = None) -> None:
+        """ids: of the conversations, if they are known."""
+        outcome, rated = MessageRow.outcome, FeedbackRow.value
+        flags: dict[Ended, ColumnElement[bool]] = {"asked": outcome != "smalltalk"}
+        flags |= {"answered": outcome == "answered", "unsure": outcome == "unsure", "nothing": outcome == "nothing"}
+        flags |= {"down": rated == "down", "up": rated == "up"}
+        columns = [func.max(case((flag, 1), else_=0)).label(f"was_{kind}") for kind, flag in flags.items()]
+        said = select(MessageRow.conversation_id, *columns).outerjoin(FeedbackRow)
+        said = said.where(MessageRow.role == "assistant", *period.within(MessageRow.created))
+        if ids is not None:
+            said = said.where(MessageRow.conversation_id.in_(ids))
+        self._said = said.group_by(MessageRow.conversation_id).subquery()
+        handed = select(HandoffRow.conversation_id).where(*period.within(HandoffRow.requested))
+        self._handed = handed.distinct().subquery()
+        had = {kind: func.coalesce(self._said.c[f"was_{kind}"], 0) == 1 for kind in flags}
+        had["person"] = self._handed.c.conversation_id.is_not(None)
+        had["asked"] |= had["person"]
+        had["answered"] &= ~had["nothing"] & ~had["unsure"]
+        had["resolved"] = had["answered"] & ~had["person"] & ~had["down"]
+        self.had: Mapping[Ended, ColumnElement[bool]] = had
+
+    def joined(self, query: Select[*Columns]) -> Select[*Columns]:
+        for table in (self._said, self._handed):
+            query = query.outerjoin(table, table.c.conversation_id == ConversationRow.id)
+        return query
 
 
 def _of_customers() -> ColumnElement[bool]:
@@ -82,28 +90,32 @@ class Transcripts(Store):
     """Conversations of all owners, except deleted ones."""
 
     def conversations(
-        self, query: str = "", owner: str = "", limit: int = 100, *, which: Which | None = None
+        self, query: str = "", owner: str = "", limit: int = 100, *, ended: Ended | None = None, period: Period = EVER
     ) -> list[TranscriptSummary]:
-        table, ever = ConversationRow, Which()
-        listed = summaries(_of_customers(), *map(holds, query[:MAX_QUERY].split()))
-        listed = listed.add_columns(table.owner, *(ever.ended(one).label(f"ended_{one}") for one in BADGES))
+        """Return the last used conversations. query: words in them. ended: how they went in a period."""
+        listed = summaries(_of_customers(), *map(holds, query[:MAX_QUERY].split())).add_columns(ConversationRow.owner)
         if owner:
-            listed = listed.where(table.owner == owner)
-        if which is not None:
-            listed = listed.where(which.ended(which.kind), which.is_recent)
-        found = []
-        for row in self._database.rows(listed.limit(limit)):
-            ended = tuple(one for one in BADGES if row._mapping[f"ended_{one}"])
-            of = {"id": row.id, "title": row.title, "updated": row.updated, "turns": row.turns, "owner": row.owner}
-            found.append(TranscriptSummary(**of, ended=ended))
-        return found
+            listed = listed.where(ConversationRow.owner == owner)
+        if ended is not None:
+            how = _Ended(period)
+            listed = how.joined(listed).where(how.had[ended])
+        found = [TranscriptSummary(**row._mapping) for row in self._database.rows(listed.limit(limit))]
+        badges = self._badges([one.id for one in found])
+        return [replace(one, ended=badges[one.id]) for one in found]
 
-    def how_many(self, since: datetime, until: datetime) -> Mapping[Ended, int]:
-        """Return the numbers of customers' conversations in a period: those that `conversations` lists."""
-        period = Which(since=since, until=until)
-        counts = [func.count().filter(period.ended(kind)) for kind in ENDED_WORDS]
-        has_messages = select(MessageRow.id).where(MessageRow.conversation_id == ConversationRow.id).exists()
-        [row] = self._database.rows(select(*counts).where(_of_customers(), period.is_recent, has_messages))
+    def _badges(self, ids: list[str]) -> dict[str, tuple[Ended, ...]]:
+        how = _Ended(EVER, ids)
+        query = how.joined(select(ConversationRow.id, *(how.had[kind] for kind in BADGES)))
+        rows = self._database.rows(query.where(ConversationRow.id.in_(ids)))
+        return {id_: tuple(kind for kind, had in zip(BADGES, flags, strict=True) if had) for id_, *flags in rows}
+
+    def how_many(self, period: Period) -> Mapping[Ended, int]:
+        """Return the numbers of conversations that `conversations` lists."""
+        how = _Ended(period)
+        counts = how.joined(
+            select(*(func.count().filter(how.had[kind]) for kind in ENDED_WORDS)).select_from(ConversationRow)
+        )
+        [row] = self._database.rows(counts.where(_of_customers()))
         return dict(zip(ENDED_WORDS, row, strict=True))
 
     def owner_of(self, conversation_id: str) -> str | None:

@@ -106,7 +106,7 @@ class Handoffs(Store):
         one is given. Raises DeskError if the owner has no such conversation.
         """
         with self._database.write() as session:
-            conversation_of(session, conversation_id, owner).updated = now
+            conversation_of(session, conversation_id, owner)
             row = _latest(session, conversation_id, owner)
             if row is None or row.state == "closed":
                 row = HandoffRow(conversation_id=conversation_id, state="", agent="", email="")

@@ -22,7 +22,7 @@ from app.domain.quality import ENDED_WORDS
 from app.domain.reuse_words import SOURCES
 from app.domain.statistics import FirstTokenTimes, UsageSpan
 from app.domain.words import count, gettext, milliseconds, percent, speaking, translatable
-from app.storage.conversation_care import Transcripts
+from app.storage.conversation_care import Period, Transcripts
 from app.web.admin_pages import admin_page
 from app.web.rendering import page_language, translations
 
@@ -224,7 +224,7 @@ def add_dashboard_routes(app: FastAPI, desk: Service, transcripts: Transcripts) 
         return admin_page(request, f"admin/{name}.html", **shown)
 
     def conversations(since: datetime, until: datetime) -> dict[str, Any]:
-        return {"numbers": transcripts.how_many(since, until), "ended_words": ENDED_WORDS}
+        return {"numbers": transcripts.how_many(Period(since=since, until=until)), "ended_words": ENDED_WORDS}
 
     def work(since: datetime, until: datetime) -> dict[str, Any]:
         return {"load": desk.load(), "savings": desk.savings(since, until)}

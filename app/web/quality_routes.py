@@ -21,7 +21,7 @@ from app.domain.errors import DeskError
 from app.domain.progress import Progress
 from app.domain.quality import CAUSES, ENDED_WORDS, Cause, Ended, FaqDraft, SearchExplanation
 from app.domain.words import gettext, speaking, translatable
-from app.storage.conversation_care import Transcripts, Which
+from app.storage.conversation_care import EVER, Period, Transcripts
 from app.storage.people import Audit
 from app.storage.tables import LARGEST_NUMBER
 from app.support.faq import folded_line
@@ -104,11 +104,11 @@ def add_quality_routes(app: FastAPI, desk: Service, transcripts: Transcripts, re
         ended: Id = "",
         range_: Annotated[Id, Query(alias="range")] = "",
     ) -> HTMLResponse:
-        kind: Ended | None = next((one for one in ENDED_WORDS if one == ended), None)
         axis = Axis.ending(datetime.now(UTC), range_) if range_ in RANGES else None
-        which = None if kind is None and axis is None else Which(kind=kind or "asked", **_period(axis))
-        found = transcripts.conversations(query, owner, LISTED, which=which)
-        asked = {"query": query, "owner": owner, "ended": kind or "", "range": range_ if axis else ""}
+        kind: Ended | None = next((one for one in ENDED_WORDS if one == ended), "asked" if axis else None)
+        period = EVER if axis is None else Period(since=axis.since, until=axis.until)
+        found = transcripts.conversations(query, owner, LISTED, ended=kind, period=period)
+        asked = {"query": query, "owner": owner, "ended": kind or "", "range": axis.name if axis else ""}
         shown: dict[str, Any] = {"ranges": RANGES, "ended_words": ENDED_WORDS, "most": LISTED, "asked": asked}
         return page(request, "conversations", summaries=found, **shown)
 
@@ -127,10 +127,6 @@ def add_quality_routes(app: FastAPI, desk: Service, transcripts: Transcripts, re
             except DeskError as error:
                 problem = str(error)
         return page(request, "search", question=question, found=found, problem=problem, whole=whole_answer)
-
-
-def _period(axis: Axis | None) -> dict[str, datetime]:
-    return {} if axis is None else {"since": axis.since, "until": axis.until}
 
 
 def _saved(changes: Changes, draft: FaqDraft, id_: int | None, progress: Progress) -> dict[str, Any]:

@@ -40,23 +40,7 @@ function drawTurns(html) {
   const added = [...fresh.content.children].slice(turns.children.length);
   if (!added.length) return;
   turns.append(...added);
-  showTimes();
   window.scrollTo({ top: document.body.scrollHeight });
-}
-
-function showTimes() {
-  for (const time of document.querySelectorAll("time[datetime]")) {
-    const moment = new Date(time.dateTime);
-    const exact = moment.toLocaleString(document.documentElement.lang, { dateStyle: "medium", timeStyle: "short" });
-    time.textContent = time.dataset.ago === undefined ? exact : ago(moment);
-    time.title = exact;
-  }
-}
-const since = new Intl.RelativeTimeFormat(document.documentElement.lang, { style: "short", numeric: "auto" });
-function ago(moment) {
-  const minutes = Math.round((moment - Date.now()) / 60_000);
-  if (minutes > -60) return since.format(minutes, "minute");
-  return minutes > -1440 ? since.format(Math.round(minutes / 60), "hour") : since.format(Math.round(minutes / 1440), "day");
 }
 
 function show(now) {
@@ -64,13 +48,13 @@ function show(now) {
   else if (now.text) insert(now.text);
   else if (rows) {
     draw("wd-rows", now.rows);
-    showTimes();
     document.title = now.waiting ? `(${now.waiting}) ${title}` : title;
     document.getElementById("wd-news").textContent = document.title;
   } else {
     drawTurns(now.turns);
     draw("wd-controls", now.controls);
   }
+  showTimes();
 }
 
 async function tried(path, body) {
@@ -154,5 +138,4 @@ async function follow() {
   await tried(rows ?? `${home}/now`);
   window.setTimeout(follow, PERIOD_MS);
 }
-showTimes();
 follow();
