@@ -178,6 +178,16 @@ def test_an_admin_sees_groups_with_causes_and_hostile_text_stays_text(admin):
     assert admin.get("/admin/quality?cause=%22%3E&days=0").status_code == 422
 
 
+def test_questions_that_an_faq_has_go_to_those_that_are_solved(site, admin):
+    site.desk.quality.save_faq(FaqDraft(question="WEATHER in Galway tomorrow?", answer="Rain."), "cleo")
+    page = admin.get("/admin/quality", headers=HTML).text
+    site.desk.quality.pairs.clear()
+    to_do, solved = page.split("Answered by the FAQ (1)")
+    assert "the pan covered" in to_do
+    assert "weather in Galway tomorrow" not in to_do
+    assert "weather in Galway tomorrow" in solved
+
+
 def test_a_pair_is_saved_listed_changed_and_deleted(site, agent):
     pair = {"question": "Is it <i>safe</i>?", "answer": "Yes.", "wordings": ["Safe?", ""]}
     saved = result(agent.post("/admin/faq", json=pair))

@@ -33,7 +33,7 @@ from app.web.guard import refused
 from app.web.rendering import UNEXPECTED, page_language, render, translations
 
 PERIODS = (7, 30, 90, 365)  # periods of the quality page, in days
-LISTED = 200  # maximum conversations in the list
+LISTED, LISTED_GROUPS = 200, 100  # maximum conversations and groups of questions in the lists
 
 
 def add_quality_routes(app: FastAPI, desk: Service, transcripts: Transcripts, record: Record) -> None:
@@ -47,7 +47,11 @@ def add_quality_routes(app: FastAPI, desk: Service, transcripts: Transcripts, re
     def quality(request: Request, days: Annotated[int, Query(ge=1, le=3650)] = 30, cause: Id = "") -> HTMLResponse:
         chosen: Cause | None = next((one for one in CAUSES if one == cause), None)
         shown: dict[str, Any] = {"days": days, "cause": chosen, "periods": PERIODS, "all_causes": CAUSES}
-        return page(request, "quality", report=desk.quality.report(days, chosen), **shown)
+        report = desk.quality.report(days, chosen)
+        known = {folded_line(text) for pair in desk.quality.faq() for text in pair.questions}
+        solved = [one for one in report.groups if any(folded_line(bad.question) in known for bad in one.answers)]
+        open_ = [one for one in report.groups if one not in solved]
+        return page(request, "quality", report=report, open=open_[:LISTED_GROUPS], solved=solved, **shown)
 
     @app.get("/admin/faq")
     def faq(

@@ -48,10 +48,17 @@
     if (frame.src) greet();
     else load();
   };
+  // Whether a person has the conversation. Some browsers keep nothing.
+  const kept = (value) => {
+    try {
+      if (value) sessionStorage.setItem(host.id, value);
+      return sessionStorage.getItem(host.id);
+    } catch { return null; }
+  };
   const hear = {
     close: () => show(false),
     news: () => { if (frame.hidden) name(true); },
-    person: (on) => { if (on) sessionStorage.setItem(host.id, "person"); else sessionStorage.removeItem(host.id); },
+    person: (on) => kept(on ? "yes" : "no"),
   };
   frame.addEventListener("load", () => { if (frame.src) greet(); });
   button.addEventListener("click", () => show(frame.hidden));
@@ -63,7 +70,7 @@
   button.setAttribute("aria-label", words.open);
   const add = () => {
     document.body.append(host);
-    if (sessionStorage.getItem(host.id)) load(); // a person answers: the customer learns of it on every page of the site
+    if (kept() === "yes") load(); // a person answers: the customer learns of it on every page of the site
   };
   if (document.body) add();
   else document.addEventListener("DOMContentLoaded", add);
