@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import NEEDS_BROWSER, Site, until
+from browser import NEEDS_BROWSER, WRITE, Site, until
 from filled_site import fill
 
 from app.web.admin_pages import PAGES as ADMIN_PAGES
@@ -75,8 +75,13 @@ def confirming(driver: Any) -> None:
 
 
 def with_faq(driver: Any) -> None:
-    see(driver, "#wd-answer").send_keys("/galway")
-    see(driver, "#wd-faq button")
+    """Once the box was drawn anew, which happens a moment after the page was opened."""
+    until(
+        lambda: (
+            driver.execute_script(WRITE, see(driver, "#wd-answer"), "/galway")
+            or driver.find_elements("css selector", "#wd-faq button")
+        )
+    )
 
 
 def answered(driver: Any) -> None:

@@ -12,12 +12,13 @@ function draw(id, html) {
   if (drawn[id] === html) return;
   const first = drawn[id] === undefined;
   const typed = id === "wd-controls" ? unsent(first) : "";
+  const { id: focused } = document.activeElement ?? {};
   const at = document.activeElement?.getAttribute("href");
   drawn[id] = html;
   document.getElementById(id).innerHTML = html;
   if (at) document.getElementById(id).querySelector(`a[href="${CSS.escape(at)}"]`)?.focus();
   if (typed) keep(typed);
-  if (id === "wd-controls" && !first) document.getElementById("wd-answer")?.focus();
+  if (id === "wd-controls" && (!first || focused === "wd-answer")) document.getElementById("wd-answer")?.focus();
 }
 
 // A half-written answer survives the end of the case (read-only then) and a new sign-in.
