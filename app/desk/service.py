@@ -277,6 +277,9 @@ class Service(DeskDocuments):
     def usage_over_time(self, since: datetime, until: datetime, step: timedelta) -> Sequence[UsageSpan]:
         return Statistics(self.database).over_time(since, until, step)
 
+    def usage_within(self, since: datetime, until: datetime, step: timedelta) -> UsageSpan:
+        return Statistics(self.database).within(since, until, step)
+
     def savings(self, since: datetime, until: datetime) -> Savings:
         return summarise_savings(Statistics(self.database).samples(since, until))
 

@@ -47,10 +47,16 @@ MAX_MESSAGE = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenCase:
-    """A hand-off with all messages of its conversation."""
+    """A hand-off with all messages of its conversation. others: number of the customer's other conversations."""
 
     of: HandoffOfSomebody
     turns: list[Turn]
+    others: int
+
+    @property
+    def last_question(self) -> str:
+        """The customer's last message; "" if there is none."""
+        return next((turn.text for turn in reversed(self.turns) if turn.role == "user"), "")
 
 
 class AgentQueue:
@@ -73,7 +79,21 @@ class AgentQueue:
         found = self._handoffs.named(handoff_id)
         if agent and found.handoff.state == "closed" and found.handoff.agent != agent:
             raise DeskError("this conversation is with the assistant again", code="handoff-closed")
-        return OpenCase(of=found, turns=self._history.turns(found.handoff.conversation_id, found.owner))
+        conversation, owner = found.handoff.conversation_id, found.owner
+        others = self._handoffs.num_others(conversation, owner)
+        return OpenCase(of=found, turns=self._history.turns(conversation, owner), others=others)
+
+    def closed(self, agent: str = "") -> list[HandoffOfSomebody]:
+        """Return the hand-offs closed within a day that an agent took; "": all of them."""
+        return self._handoffs.closed(self._now() - timedelta(days=1), agent)
+
+    def step_in(self, conversation_id: str, owner: str, agent: str) -> int:
+        """Hand a conversation to an agent who was not asked for. Return the number of the hand-off. Raises DeskError
+        "handoff-taken" if another agent has it.
+        """
+        handoff = self._handoffs.request(conversation_id, owner, "waiting", "agent", "", self._now())
+        self._handoffs.take(handoff.id, agent, self._now())
+        return handoff.id
 
     def take(self, handoff_id: int, agent: str) -> None:
         self._handoffs.take(handoff_id, agent, self._now())
