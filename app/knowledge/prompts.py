@@ -21,9 +21,7 @@ from cache.prompt.tokenizer import ChatTemplate
 SYSTEM = "system"
 PAGE_MARK, QUESTION_MARK = "Help page:", "Question:"
 """The marks of a passage and of a question, always at the start of a line."""
-CITE = (
-    "\nAnswer in one or two short sentences. Begin each one with the number of the statement that says it, such as [1]."
-)
+BRIEFLY = "\nAnswer in one or two short sentences."
 _BREAKS = r"\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
 _UNSEEN = rf"(?:[^\S{_BREAKS}]|[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff])*"
 _FORGED = re.compile(rf"(?<=[{_BREAKS}])(?={_UNSEEN}(?:help\s+page|question)\s*[:\uff1a])", re.IGNORECASE)
@@ -54,8 +52,8 @@ class PassageText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptTurn:
-    """One question with its passages, and its answer if it has one. statements: those that the answer cites by number.
-    answer_tokens: the exact ids of the answer, if the model generated them.
+    """One question with its passages, and its answer if it has one. statements: those that the answer may cite by
+    number. answer_tokens: the exact ids of the answer, if the model generated them.
     """
 
     passages: tuple[PassageText, ...]
@@ -111,9 +109,11 @@ def passage_text(passage: PassageText) -> str:
 
 
 def question_text(question: str, statements: Sequence[str] = ()) -> str:
-    """Return the text of a question. statements: their numbers, from 1, are asked for in the answer."""
+    """Return the text of a question. statements: numbered from 1; the answer may cite a number. (Asked to begin each
+    sentence with one, a Qwen2.5-Coder of 0.5 B writes only numbers.)
+    """
     told = "".join(f"[{number}] {' '.join(text.split())}\n" for number, text in enumerate(statements, start=1))
-    return without_marks(f"{told}{QUESTION_MARK} {question.strip()}{CITE if statements else ''}")
+    return without_marks(f"{told}{QUESTION_MARK} {question.strip()}{BRIEFLY if statements else ''}")
 
 
 def without_marks(text: str) -> str:
