@@ -295,9 +295,6 @@ def valid_question(question: str, settings: Settings) -> str:
     return redact(question) if settings.redact else question
 
 
-READ_S = 0.5  # for which a question may encode passages that are also being encoded in the background
-
-
 class QuestionPreparer:
     """Searches for questions and plans their prompts."""
 
@@ -365,22 +362,14 @@ class QuestionPreparer:
         return documents.get(decision.statements[0].passage)
 
     def _soon(self, found: Sequence[StoredPassage]) -> Sequence[StoredPassage]:
-        """The best passage, and the others that are encoded or can be in READ_S. found: best first. If the best one
-        cannot be, it is encoded without its neighbours, for this question alone.
+        """The best passage, and the others that are encoded. found: best first. If the best one is not encoded yet, it
+        is encoded without its neighbours, for this question alone. What is missing is encoded next in the background.
         """
-        unread = {one.id for one in found} & self._in_flight.unread
-        if not unread:
-            return found
-        room, soon = READ_S / max(self._engine.seconds_per_token, 1e-9), list[StoredPassage]()
-        for one in found:
-            tokens = sum(p.num_tokens for p in (one, *one.neighbours)) if one.id in unread else 0
-            if tokens > room and not soon:
-                one, tokens = replace(one, neighbours=()), one.num_tokens
-            if tokens <= room or not soon:
-                soon.append(one)
-                room -= tokens
-        self._in_flight.wanted = [one.id for one in found if one not in soon]
-        return soon
+        unread = self._in_flight.unread
+        if wanted := [one.id for one in found if one.id in unread]:
+            self._in_flight.wanted = wanted
+        best = [replace(one, neighbours=()) if one.id in wanted else one for one in found[:1]]
+        return best + [one for one in found[1:] if one.id not in wanted]
 
     def _turns(
         self,

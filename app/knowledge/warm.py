@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 
 class InFlight:
-    """Counts questions between reading the documents and reaching the engine. unread: numbers of passages that are
-    being encoded in the background. wanted: those that go first. Safe to use from any thread.
+    """Counts questions between reading the documents and reaching the engine. unread: numbers of passages
+    without a module while some are encoded in the background. wanted: those that go first. Safe to use from any thread.
     """
 
     def __init__(self) -> None:
@@ -122,17 +122,18 @@ class Warming:
         there = self.engine.modules(PUBLIC_TENANT)
         return there - self.library.module_keys() - {self.engine.key(self.engine.segment(self.prompts.system))}
 
-    def survey(self) -> tuple[int, list[int]]:
-        """Return the number of passages without a module, and the passages that fit into the largest tier, in order."""
+    def survey(self) -> tuple[list[int], list[int]]:
+        """Return the passages without a module, and those of them that fit into the largest tier, in order."""
         if not self.engine.info.places_modules:
-            return 0, []
+            return [], []
         stored = self.engine.modules(PUBLIC_TENANT)
         sizes = self.library.module_sizes()
         unread = [(one.id, one.num_tokens) for one in sizes if one.module_key not in stored]
         # encoding more would only evict the ones before
         room = self.engine.module_room - sum(one.num_tokens for one in sizes if one.module_key in stored)
         tokens = list(accumulate((num_tokens for _, num_tokens in unread), initial=0))
-        return len(unread), [id_ for id_, _ in unread[: max(0, bisect_right(tokens, room) - 1)]]
+        ids = [id_ for id_, _ in unread]
+        return ids, ids[: max(0, bisect_right(tokens, room) - 1)]
 
     def encode(
         self, ids: Sequence[int], progress: Progress, *, until: Callable[[], bool] = lambda: False
@@ -274,12 +275,12 @@ class ReadingAhead:
                     self._look.set()
 
     def _read(self) -> None:
-        unread, due = self._warming.survey()
-        total = self._warming.library.counts().passages
+        ids, due = self._warming.survey()
+        unread, total = len(ids), self._warming.library.counts().passages
         self.state = PassagesRead(read=total - unread, total=total, is_reading=bool(due))
         if not due:
             return
-        self._warming.in_flight.unread.update(due)
+        self._warming.in_flight.unread.update(ids)
         with self._bars() as progress:
 
             def report(stage: str, done: int, _: int) -> None:
