@@ -160,7 +160,18 @@ class FakeDesk:
         self.first = self.first or owner
         return (self._owners.get(conversation_id) or self.first) == owner
 
-    def ask(self, question, *, owner=OPERATOR, conversation_id=None, reuse="on", earlier=(), replaces=""):
+    def ask(
+        self,
+        question,
+        *,
+        owner=OPERATOR,
+        conversation_id=None,
+        reuse="on",
+        earlier=(),
+        replaces="",
+        user="",
+        address="",
+    ):
         if conversation_id is not None and not self.belongs(conversation_id, owner):
             raise DeskError("there is no such conversation", code="conversation-unknown")
         if len(question) > MAX_QUESTION:

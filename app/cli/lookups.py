@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -77,34 +77,22 @@ def try_lookup(
     user: Annotated[str, typer.Option(help="Who is signed in, for identity signed_in.")] = "",
 ) -> int:
     """Send one request, and show it with its answer. The secret is masked."""
-    from app.lookups.calling import MASK, prepared
+    from app.lookups.calling import try_out
     from app.lookups.definitions import file_of, load
     from app.lookups.lookups import caller_of
-    from app.lookups.values import fits
 
     by_name = {one.name: one for one in load(file_of(common.settings), common.settings)}
     if (lookup := by_name.get(name)) is None:
         raise DeskError(f"there is no look-up {name!r}: known are {', '.join(by_name) or 'none'}", code="lookups")
     texts = dict(one.partition("=")[::2] for one in given or ())
-    values = dict[str, str]()
-    for value in lookup.values:
-        found = fits(value, texts.pop(value.name, ""))
-        if len(found) != 1:
-            raise DeskError(f"{value.name} is missing or does not fit: write {value.name}=...", code="lookups")
-        values[value.name] = found[0]
-    if texts:
-        raise DeskError(f"{next(iter(texts))!r} is no value of {name}: known are {', '.join(values)}", code="lookups")
-    request = prepared(lookup, values)
-    called = caller_of(common.settings).call(lookup, values, "en", user)
-    masked = dict.fromkeys(lookup.request.secret_header, MASK)
-    sent = {"method": request.method, "url": request.url, "headers": {**request.headers, **masked}}
-    document: dict[str, Any] = {"request": {**sent, "json": request.body.decode() or None}, **asdict(called)}
+    tried = try_out(lookup, texts, caller_of(common.settings), user)
+    sent, called = asdict(tried), tried.called
+    document = {"request": sent, **sent.pop("called")}
 
     def show() -> None:
-        print(f"{request.method} {request.url}")
-        print("\n".join(f"{header}: {line}" for header, line in document["request"]["headers"].items()))
-        print(request.body.decode())
-        print(f"\n{called.outcome} in {called.ms:.0f} ms {called.detail}\n{called.says}")
+        print(f"{tried.method} {tried.url}")
+        print("\n".join(f"{header}: {line}" for header, line in tried.headers.items()))
+        print(f"{tried.json}\n\n{called.outcome} in {called.ms:.0f} ms {called.detail}\n{called.says}")
 
     common.show(document, show)
     return 0 if called.outcome == "found" else 1

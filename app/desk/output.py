@@ -64,6 +64,7 @@ def answer_json(answer: Answer) -> dict[str, Any]:
 
 
 def lookup_json(turn: LookUpTurn | None) -> dict[str, Any] | None:
+    """Return a look-up's part without its texts. choices: what its buttons say."""
     if turn is None:
         return None
     return {name: getattr(turn, name) for name in ("name", "state", "asks", "outcome", "choices")}

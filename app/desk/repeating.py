@@ -4,10 +4,10 @@ readiness, disk space.
 `syncing` re-reads synchronised folders that are due. `Housekeeping` removes, every minute, deleted conversations and
 those unused for longer than the setting `keep_days`, with everything computed for their owners, also if another server
 removed them; and expired look-ups. With several servers on one database, each looks every second whether another one
-changed documents or the FAQ (`Following`). Then its search, prompts and encoded passages contain only what is in the database. A delete command
-waits until the other servers have followed. It does not wait for a server that has stopped or lost the database: such a
-server follows before it answers again. `Readiness` checks the parts that a question needs, and does not wait long for a
-check that hangs.
+changed documents or the FAQ (`Following`). Then its search, prompts and encoded passages contain only what is in the
+database. A delete command waits until the other servers have followed. It does not wait for a server that has stopped
+or lost the database: such a server follows before it answers again. `Readiness` checks the parts that a question needs,
+and does not wait long for a check that hangs.
 """
 
 import logging

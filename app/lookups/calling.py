@@ -28,6 +28,7 @@ from babel.dates import format_date
 from app.domain.errors import DeskError
 from app.domain.threads import in_own_thread
 from app.lookups.definitions import FORMATS, LookUp, in_language
+from app.lookups.values import fits
 from app.websites.addresses import FetchFailed, Guard
 from app.websites.fetching import Reply, Times, send
 from app.websites.robots import AGENT
@@ -175,6 +176,40 @@ class Caller:
                 tries -= 1
                 if error.reason != "unreachable" or not tries or deadline - time.monotonic() < 0.05:
                     raise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """A call by an operator: what was sent, with secrets masked, and its result."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str]
+    json: str
+    called: Called
+
+
+def try_out(lookup: LookUp, given: Mapping[str, str], caller: Caller, user: str = "") -> Tried:
+    """Call with the values that an operator wrote, outside of all limits. Raises DeskError if one does not fit."""
+    values = dict[str, str]()
+    for value in lookup.values:
+        found = fits(value, given.get(value.name, ""))
+        if len(found) != 1:
+            raise DeskError(f"{value.name} is missing or does not fit: write {value.name}=...", code="lookups")
+        values[value.name] = found[0]
+    if unknown := sorted(given.keys() - values.keys()):
+        raise DeskError(f"{unknown[0]!r} is no value of {lookup.name}: known are {', '.join(values)}", code="lookups")
+    try:
+        request = prepared(lookup, values)
+    except Refused as error:
+        raise DeskError(f"refused: {error}", code="lookups") from None
+    return Tried(
+        method=request.method,
+        url=request.url,
+        headers={**request.headers, **dict.fromkeys(lookup.request.secret_header, MASK)},
+        json=request.body.decode(),
+        called=caller.call(lookup, values, "en", user),
+    )
 
 
 def failed(lookup: LookUp, language: str, detail: str, status: int = 0) -> Called:

@@ -24,7 +24,7 @@ from app.domain.callers import is_customer
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.domain.words import utc_now
-from app.lookups.calling import Called, Caller
+from app.lookups.calling import Called, Caller, Tried, try_out
 from app.lookups.definitions import LookUp, file_of, load
 from app.lookups.dialogue import Dialogue, Open, Step, masked, says, shown_values
 from app.lookups.recognising import Recogniser, Wish
@@ -261,6 +261,13 @@ class LookUps:
         handed = {"name": lookup.name, "state": HANDED, "text": text}
         self._store.save(conversation_id, handed, utc_now() + _KEPT_FOR_AGENTS)
         self._store.note(lookup.name, "cancelled")
+
+    def try_out(self, name: str, given: Sequence[str]) -> Tried:
+        """Call for an operator. given: texts for the values, in their order. Raises DeskError."""
+        if (lookup := self._load().by_name.get(name)) is None:
+            raise DeskError(f"there is no look-up {name!r}", code="lookups")
+        texts = dict(zip((value.name for value in lookup.values), given, strict=False))
+        return try_out(lookup, texts, self._caller)
 
     def figures(self, name: str) -> Figures:
         return self._store.figures(name)

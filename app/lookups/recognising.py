@@ -13,7 +13,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -91,10 +91,6 @@ class Regression:
         return np.hstack([runs, *scaled, np.full((len(messages), 1), np.sqrt(0.2))])
 
 
-def _renamed(before: str, after: str, name: str, title: str) -> list[str]:
-    return [f"{before}{name}{after}", f"{before}{title}{after}"]
-
-
 @dataclass(frozen=True, slots=True)
 class Wish:
     """A recognised wish. is_certain: start it. is_sure: start it unless the documents answer. Else offer it."""
@@ -154,26 +150,28 @@ class Recogniser:
             certain = self._decided[words]
             return None if certain is None else Wish(certain, is_sure=True, is_certain=True)
         scores = self.scores(message)
-        named = self._named(message)
-        for place in named:
-            title = in_language(self._lookups[place].title, language_of(message))
-            scores[place] = max(scores[place], *(self.scores(text)[place] for text in named[place](title)))
+        places, texts = self._named(message)
+        for text in texts:
+            scores[places] = np.maximum(scores[places], self.scores(text)[places])
         best = int(scores.argmax())
         score = scores[best]
         if score < self.offer:
             return None
-        is_certain = score >= self.certain or best in named
+        is_certain = score >= self.certain or best in places
         return Wish(self._lookups[best], is_sure=bool(is_certain or score >= self.start), is_certain=bool(is_certain))
 
-    def _named(self, message: str) -> dict[int, Callable[[str], list[str]]]:
+    def _named(self, message: str) -> tuple[list[int], list[str]]:
         """Return the look-ups of which a message has a value with digits and another word. A value stands for what it
-        names ("where is AB-123456?"), so each is given with a function that puts a title or the value's name there.
+        names ("where is AB-123456?"), so the message is also returned with its name and a title in its place.
         """
-        found = dict[int, Callable[[str], list[str]]]()
+        places, texts = list[int](), list[str]()
         for place, lookup in enumerate(self._lookups):
             for value in lookup.values:
                 for one in written(value, message):
                     before, _, after = unicodedata.normalize("NFKC", message).partition(one)
-                    if _WORD.search(before + after):
-                        found[place] = partial(_renamed, before, after, value.name)
-        return found
+                    if not _WORD.search(before + after):
+                        continue
+                    places.append(place)
+                    names = (value.name, in_language(lookup.title, language_of(message)))
+                    texts = texts or [f"{before}{name}{after}" for name in names]
+        return places, texts

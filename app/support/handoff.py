@@ -20,6 +20,7 @@ from app.replies.replies import heard
 from app.storage.database import Database
 from app.storage.handoffs import HandoffOfSomebody, Handoffs, Judged
 from app.storage.history import History
+from app.storage.lookups import LookUpStore
 from retrieval.text.terms import language_of
 
 PAUSE = 5  # questions after an agent handed a conversation back before the rules apply again
@@ -47,10 +48,11 @@ MAX_MESSAGE = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenCase:
-    """A hand-off with all messages of its conversation."""
+    """A hand-off with all messages of its conversation. looked_up: the values of a look-up that was open."""
 
     of: HandoffOfSomebody
     turns: list[Turn]
+    looked_up: str = ""
 
 
 class AgentQueue:
@@ -58,7 +60,7 @@ class AgentQueue:
 
     def __init__(self, database: Database, settings: Settings, *, now: Callable[[], datetime] = utc_now) -> None:
         self._handoffs = Handoffs(database, announced=settings.handoff_webhook is not None)
-        self._history, self._now = History(database), now
+        self._history, self._lookups, self._now = History(database), LookUpStore(database), now
 
     def rows(self) -> list[HandoffOfSomebody]:
         """Return the hand-offs that wait, have an agent, or have an address. The caller counts as a present agent."""
@@ -73,7 +75,9 @@ class AgentQueue:
         found = self._handoffs.named(handoff_id)
         if agent and found.handoff.state == "closed" and found.handoff.agent != agent:
             raise DeskError("this conversation is with the assistant again", code="handoff-closed")
-        return OpenCase(of=found, turns=self._history.turns(found.handoff.conversation_id, found.owner))
+        id_ = found.handoff.conversation_id
+        state = self._lookups.open(id_) or {}
+        return OpenCase(of=found, turns=self._history.turns(id_, found.owner), looked_up=state.get("text", ""))
 
     def take(self, handoff_id: int, agent: str) -> None:
         self._handoffs.take(handoff_id, agent, self._now())

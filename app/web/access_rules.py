@@ -76,6 +76,8 @@ RULES = (
     _rule("POST", r"/admin/accounts/(role|password|remove)", "admin"),
     _rule("POST", r"/admin/keys/revoke", "admin"),
     _rule("GET", r"/admin/audit", "admin"),
+    _rule("GET", r"/admin/lookups", "admin"),
+    _rule("POST", r"/admin/lookups/try", "admin"),
     _rule("GET", rf"/admin({_PAGE}|{_READ})", "admin"),
     _rule("POST", rf"/admin{_SENT}", "admin"),
     _rule("GET", r"/conversations/\w+/export\.\w+", "visitor"),

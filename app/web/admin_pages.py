@@ -33,6 +33,7 @@ PAGES = (
     ("/admin/conversations", translatable("Conversations")),
     ("/admin/search", translatable("Test search")),
     ("/admin/documents", translatable("Documents")),
+    ("/admin/lookups", translatable("Look-ups")),
     ("/admin/modules", translatable("Passages read")),
     ("/admin/settings", translatable("Settings")),
     ("/admin/accounts", translatable("Accounts")),

@@ -143,7 +143,12 @@ def add_queue_routes(app: FastAPI, queue: AgentQueue, audit: Audit) -> None:
         return "" if caller.role == "admin" else caller.name
 
     def parts(request: Request, found: OpenCase, *names: str) -> dict[str, Any]:
-        values: dict[str, Any] = {"row": found.of, "handoff": found.of.handoff, "turns": found.turns}
+        values: dict[str, Any] = {
+            "row": found.of,
+            "handoff": found.of.handoff,
+            "turns": found.turns,
+            "looked_up": found.looked_up,
+        }
         return {name: drawn(request, name, **values) for name in names or ("turns", "controls")}
 
     def answered(request: Request, work: Callable[[], dict[str, Any]]) -> Response:

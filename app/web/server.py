@@ -30,6 +30,7 @@ from app.web.chat_routes import add_typing_routes, add_visitor_routes, add_widge
 from app.web.document_routes import add_document_routes, add_passage_routes, add_source_routes, add_sync_routes
 from app.web.event_gate import EventGate, largest_event
 from app.web.guard import Guard, Site, refused, unavailable
+from app.web.lookup_routes import add_lookup_routes
 from app.web.middleware import ALIVE, READY, BodyLimit, ReadyAnswer
 from app.web.quality_routes import add_quality_routes, add_queue_routes
 from app.web.rendering import STATIC_FOLDER, static
@@ -73,6 +74,7 @@ def create_app(desk: Service, database: Database, settings: Settings) -> FastAPI
     add_key_routes(app, administration)
     add_settings_routes(app, desk, settings, audit)
     add_audit_page(app, audit)
+    add_lookup_routes(app, desk, audit)
     add_quality_routes(app, desk, Transcripts(database), audit.record)
     add_source_routes(app, desk)
     add_visitor_routes(app, desk, site)
