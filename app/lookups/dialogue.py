@@ -190,7 +190,8 @@ class Dialogue:
             text = says("other", now.language, title=title, ask=self._ask(lookup, now))
             return Step(turn=_turn(now, (says("cancel", now.language),)), says=text, open=now)
         is_attempt = has_digits(message) and len(message.split()) <= _WORDS_OF_A_VALUE
-        if _looks_like_question(message) or (not is_attempt and (small_talk or self._is_answered(message))):
+        is_small_talk = small_talk is not None and small_talk.kind != "vague"
+        if _looks_like_question(message) or (not is_attempt and (is_small_talk or self._is_answered(message))):
             line = says("back", now.language, title=title, ask=self._ask(lookup, now))
             return Step(turn=replace(_turn(now), line=line), open=now, is_beside=True)
         return self._misfit(lookup, now)
