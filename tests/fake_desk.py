@@ -11,6 +11,7 @@ import time
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 from fake_answers import CITATIONS, CONTACTS, HOSTILE, make_answer
 from fake_overview import make_memory_plan, make_overview, make_savings, make_usage
@@ -122,6 +123,7 @@ class FakeDesk:
         self._hidden = {}
         self._owners = {}
         self.synced = FakeSync(now)
+        self.lookups = SimpleNamespace(all=list)
         self.quality = FakeQuality(now, make_answer("", "", "returns"))
         self.file = None  # of the first citation of every answer
         self.handed = {}

@@ -14,7 +14,9 @@ from order_endpoint import SHIPPED, TOKEN, order_endpoint
 from sqlalchemy import update
 
 from app.domain.answers import Said
+from app.domain.errors import DeskError
 from app.knowledge.prompts import PromptBuilder
+from app.lookups.lookups import Asking
 from app.storage.archive import back_up_folder
 from app.storage.lookups import LookUpStore
 from app.storage.tables import LookUpStateRow
@@ -235,6 +237,17 @@ def test_it_goes_on_after_a_restart_and_begins_anew_when_expired(tmp_path, endpo
         desk.housekeeping.tidy(datetime.now(UTC) + timedelta(minutes=16))
         with desk.database.read() as session:
             assert session.query(LookUpStateRow).all() == []
+
+
+def test_of_two_equal_confirmations_at_once_one_calls(tmp_path, endpoint):
+    with desk_of(tmp_path / "desk", endpoint) as desk:
+        *_, asked = talk(desk, "Where is AB-123456?", EMAIL)
+        id_ = asked.conversation_id
+        heard = [desk.lookups.hear("yes", Asking(owner="operator", conversation_id=id_)) for _ in range(2)]
+        list(desk.lookups.say(heard[0]))
+        with pytest.raises(DeskError, match="still running"):
+            desk.lookups.say(heard[1])
+    assert len(endpoint.seen) == 1
 
 
 # --- calls -------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from app.domain.answers import (
     Embedded,
     Handoff,
     HandoffReason,
+    LookUpTurn,
     ModelNames,
     Overview,
     PlainOptions,
@@ -81,9 +82,10 @@ class Service(DeskDocuments):
         self.collections = self.library.collection_sizes
         self.conversation = history.conversation
         self.care = care = ConversationCare(self.database)
+        self._lookup_store = LookUpStore(self.database)
         self.last_question = care.last_question
         self.delete_conversation, self.restore_conversation = care.delete_conversation, care.restore_conversation
-        self.housekeeping = Housekeeping(care, self.drop_prefixes, settings.keep_days, LookUpStore(self.database).tidy)
+        self.housekeeping = Housekeeping(care, self.drop_prefixes, settings.keep_days, self._lookup_store.tidy)
         self._handing_off = people = HandingOff(self.database, history, settings)
         self.handoff, self.handoffs = people.handoff, people.handoffs
         self.hand_off_by_rule, self.end_handoff = people.hand_off_by_rule, people.end_handoff
@@ -124,7 +126,7 @@ class Service(DeskDocuments):
         decider = self._answering.questions.decider
         return LookUps(
             self.settings,
-            LookUpStore(self.database),
+            self._lookup_store,
             self.history,
             embed=self.search.embedder.embed_queries,
             others=lambda: titles_of(self.library.headings()),
@@ -221,22 +223,31 @@ class Service(DeskDocuments):
         self._prefetching.cancel(owner)  # the question loads what it needs itself
         return stream if heard is None else self.lookups.beside(heard, stream)
 
+    def would_look_up(self, message: str, owner: str) -> LookUpTurn | None:
+        """Return the look-up that a first message would start or offer. Nothing is stored."""
+        heard = self.lookups.hear(message, Asking(owner=owner, conversation_id=None))
+        return None if heard is None else heard.turn
+
     def hand_off(self, reason: HandoffReason, *, conversation_id: str | None = None, **asked: Any) -> Handoff:
         """See `HandingOff.hand_off`. The agent gets the values of an open look-up."""
         handed = self._handing_off.hand_off(reason, conversation_id=conversation_id, **asked)
-        self.lookups.hand_over(conversation_id)
+        self._hand_over(conversation_id)
         return handed
 
     def to_person(self, text: str, conversation_id: str | None, owner: str) -> Handoff | None:
         """See `HandingOff.to_person`. The agent gets the values of an open look-up."""
         handed = self._handing_off.to_person(text, conversation_id, owner)
         if handed is not None:
-            self.lookups.hand_over(conversation_id)
+            self._hand_over(conversation_id)
         return handed
+
+    def _hand_over(self, conversation_id: str | None) -> None:
+        if conversation_id is not None and self._lookup_store.open(conversation_id) is not None:
+            self.lookups.hand_over(conversation_id)
 
     def prefetch(self, text: str, *, owner: str = OPERATOR, conversation_id: str | None = None) -> None:
         """Load the passages for a question that is being typed; see `app.answering.prefetching`."""
-        is_looking_up = conversation_id is not None and self.lookups.is_open(conversation_id)
+        is_looking_up = conversation_id is not None and self._lookup_store.open(conversation_id) is not None
         if self.settings.foresees and self.is_ready() and not is_looking_up:
             self._prefetching.typed(text, conversation_id, owner)
 

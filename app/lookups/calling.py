@@ -149,6 +149,9 @@ class Caller:
             called = read(lookup, reply, secrets, values, language)
         except (FetchFailed, Refused, DeskError, TooLate) as error:
             called = failed(lookup, language, str(error) or "it took too long")
+        except Exception as error:  # outermost: a customer gets words, not a broken answer
+            log.error("look-up %s is broken: %s", lookup.name, type(error).__name__)
+            called = failed(lookup, language, f"a fault of ours: {type(error).__name__}")
         return replace(called, ms=round((time.monotonic() - started) * 1e3, 1))
 
     def _ended(self, name: str) -> None:

@@ -54,10 +54,13 @@ class Asking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """A message that concerns a look-up. kept: the message as it is stored. trail: of the messages up to this one."""
+    """A message that concerns a look-up. kept: the message as it is stored. is_begun: none was open before. trail: of
+    the messages up to this one.
+    """
 
     step: Step
     kept: str
+    is_begun: bool
     asking: Asking
     trail: str = ""
 
@@ -159,11 +162,14 @@ class LookUps:
         lookup = loaded.by_name[step.turn.name]
         asks = "" if now_open is None else now_open.asks
         kept = masked(lookup, message, is_attempt=step.is_attempt, asks=asks)
-        if now_open is None and step.turn.state in ("asking", "confirming", "calling"):
-            self._store.note(lookup.name, "asked")
-        if step.turn.state == "cancelled":
-            self._store.note(lookup.name, "cancelled")
-        return Heard(step=step, kept=kept, asking=asking, trail=_trail([*asking.earlier, Said("user", message)]))
+        is_begun = now_open is None or now_open.state == "offered"
+        return Heard(
+            step=step,
+            kept=kept,
+            is_begun=is_begun,
+            asking=asking,
+            trail=_trail([*asking.earlier, Said("user", message)]),
+        )
 
     def _open(self, asking: Asking) -> Open | None:
         if asking.conversation_id is not None:
@@ -173,9 +179,6 @@ class LookUps:
         else:
             state = None
         return None if state is None or state["state"] == HANDED else _opened(state)
-
-    def is_open(self, conversation_id: str) -> bool:
-        return self._store.open(conversation_id) is not None
 
     def trusted(self, earlier: Sequence[Said], owner: str) -> list[Said]:
         """Return those messages of a program that a model may read: answers of ours from the documents, with their
@@ -203,9 +206,14 @@ class LookUps:
     def say(self, heard: Heard) -> "LookUpAnswer":
         """Store the message, and return the look-up's own answer. Raises DeskError."""
         asking = heard.asking
+        is_theirs = heard.step.calls and not heard.is_begun and asking.conversation_id is not None
+        if is_theirs and not self._store.take(str(asking.conversation_id)):  # the same message came twice at once
+            raise DeskError("another answer is still running: wait until it ends, then ask again", code="rate-limit")
         most = self._settings.conversations_kept if is_customer(asking.owner) else None
         id_ = asking.conversation_id or self._history.start_conversation(heard.kept, asking.owner, most)
         question_id = self._history.record_question(id_, heard.kept)
+        if heard.is_begun:
+            self._store.note(heard.turn.name, "asked")
         self._save(id_, heard, BETWEEN.join(filter(None, (heard.step.says, heard.turn.below))))
         return LookUpAnswer(self, self._history, heard, id_, question_id)
 
@@ -216,6 +224,8 @@ class LookUps:
 
     def _save(self, conversation_id: str, heard: Heard, said: str) -> None:
         state = heard.step.open if not heard.step.calls else None
+        if heard.turn.state == "cancelled":
+            self._store.note(heard.turn.name, "cancelled")
         name = heard.turn.name if state is None else state.name
         expires = utc_now() + timedelta(minutes=self._load().by_name[name].limits.expires_min)
         is_resent = heard.asking.conversation_id is None and bool(said)
@@ -249,11 +259,11 @@ class LookUps:
                 return True
         return False
 
-    def hand_over(self, conversation_id: str | None) -> None:
+    def hand_over(self, conversation_id: str) -> None:
         """End the open look-up of a conversation. Its values stay for the agent, private ones masked."""
-        state = None if conversation_id is None else self._store.open(conversation_id)
+        state = self._store.open(conversation_id)
         lookup = None if state is None else self._load().by_name.get(state["name"])
-        if conversation_id is None or state is None or lookup is None or state["state"] == HANDED:
+        if state is None or lookup is None or state["state"] == HANDED:
             return
         now_open = _opened(state)
         shown = {value.name: now_open.values[value.name] for value in lookup.values if value.name in now_open.values}

@@ -49,6 +49,12 @@ class LookUpStore(Store):
                 row = LookUpStateRow(conversation_id=conversation_id, state=state, expires=expires, trail=trail)
                 session.add(row)
 
+    def take(self, conversation_id: str) -> bool:
+        """Delete the open look-up of a conversation, and return whether there was one: only one request may call."""
+        with self._database.write() as session:
+            its = LookUpStateRow.conversation_id == conversation_id
+            return bool(session.execute(delete(LookUpStateRow).where(its).returning(LookUpStateRow.trail)).all())
+
     def tidy(self, now: datetime) -> None:
         """Delete what has expired, and whose calls they were."""
         with self._database.write() as session:
