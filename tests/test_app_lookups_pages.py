@@ -6,11 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
+from desk_site import Site
 from order_endpoint import TOKEN, order_endpoint
 
+from app.domain.errors import DeskError
 from app.domain.settings import Settings
-from app.lookups.calling import AT_ONCE, Caller
+from app.lookups.calling import AT_ONCE, Caller, try_out
 from app.lookups.definitions import load
+from app.storage.lookups import Figures
+from app.web.rendering import lookup_html
 from app.websites.addresses import Guard
 
 
@@ -74,3 +78,45 @@ def test_no_proxy_of_the_environment_gets_a_request(tmp_path, endpoint, monkeypa
         assert proxy.seen == []
     assert json.loads(endpoint.seen[0][2]) == {"email": "ann@example.com"}
     assert httpx.Headers(endpoint.seen[0][1])["host"] == f"127.0.0.1:{endpoint.port}"
+
+
+class FewLookUps:
+    """What the admin's page asks the desk's look-ups."""
+
+    def __init__(self, lookup):
+        self.lookup = lookup
+
+    def all(self):
+        return [self.lookup]
+
+    def figures(self, name):
+        return Figures(by_event={"asked": 7, "found": 5}, ms=41.0)
+
+    def try_out(self, name, given):
+        if name != self.lookup.name:
+            raise DeskError("there is no such look-up", code="lookups")
+        names = [value.name for value in self.lookup.values]
+        return try_out(self.lookup, dict(zip(names, given, strict=False)), Caller(Guard(allow_private=True)))
+
+
+def test_the_page_has_the_figures_and_tries_one_without_the_secret(tmp_path, endpoint):
+    site = Site(tmp_path / "site")
+    site.desk.lookups = FewLookUps(lookup_of(tmp_path, endpoint))
+    admin, path = site.admin(), "/admin/lookups/try"
+    assert ">7<" in admin.get("/admin/lookups").text
+    values = ["AB-123456", "ann@example.com"]
+    tried = admin.post(path, data={"name": "order-status", "given": values})
+    assert "Order AB-123456 is on its way" in tried.text
+    assert TOKEN not in tried.text
+    refused = admin.post(path, data={"name": "order-status", "given": ["<b>", "x"]})
+    assert refused.status_code == 400
+    assert "order is missing or does not fit" in refused.text
+    assert site.audited() == [("admin", "lookup-try", "order-status")] * 2
+    site.close()
+
+
+def test_the_chat_shows_plain_text_and_links_only_what_was_checked():
+    html = lookup_html("<img src=x> ![x](https://evil.example) https://ok.example/1", ["https://ok.example/1"])
+    assert "<img" not in html
+    assert html.count("<a ") == 1
+    assert 'href="https://ok.example/1"' in html
