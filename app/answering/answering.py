@@ -139,6 +139,7 @@ class AnswerInProgress:
             finally:
                 self._ended()
             yield says
+            yield from self._below()
             return
         generation, shown = self._running
         try:
@@ -153,6 +154,11 @@ class AnswerInProgress:
             raise
         finally:
             self.finish()
+        yield from self._below()
+
+    def _below(self) -> Iterator[str]:
+        if (lookup := self._asked.lookup) is not None and lookup.below:
+            yield BETWEEN + lookup.below
 
     @property
     def conversation_id(self) -> str:

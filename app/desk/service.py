@@ -221,7 +221,9 @@ class Service(DeskDocuments):
         if self.database.is_shared:
             self.housekeeping.asked(stream.conversation_id, owner)
         self._prefetching.cancel(owner)  # the question loads what it needs itself
-        return stream if heard is None else self.lookups.beside(heard, stream)
+        if heard is not None:
+            self.lookups.save(stream.conversation_id, heard)
+        return stream
 
     def would_look_up(self, message: str, owner: str) -> LookUpTurn | None:
         """Return the look-up that a first message would start or offer. Nothing is stored."""

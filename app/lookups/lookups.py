@@ -2,7 +2,7 @@
 
 The state is stored with the conversation before anything is said, and deleted before a call, so that no call is made
 twice. A program that sends all messages each time, without the conversation's id, goes on with the open look-up whose
-messages are exactly these. Nothing that a look-up asked or said is read by a model or searched: it is not in
+customer wrote exactly these messages. Nothing that a look-up asked or said is read by a model or searched: it is not in
 `History.past`, and of the messages that a program sends only those count that are answers of ours from the documents.
 """
 
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 from weakref import finalize
 
 import numpy as np
@@ -67,20 +67,6 @@ class Heard:
     @property
     def turn(self) -> LookUpTurn:
         return self.step.turn
-
-
-class Running(Protocol):
-    """The answer from the documents (`app.answering`)."""
-
-    def __iter__(self) -> Iterator[str]: ...
-
-    @property
-    def answer(self) -> Answer: ...
-
-    @property
-    def conversation_id(self) -> str: ...
-
-    def cancel(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,22 +200,17 @@ class LookUps:
         question_id = self._history.record_question(id_, heard.kept)
         if heard.is_begun:
             self._store.note(heard.turn.name, "asked")
-        self._save(id_, heard, BETWEEN.join(filter(None, (heard.step.says, heard.turn.below))))
+        self.save(id_, heard)
         return LookUpAnswer(self, self._history, heard, id_, question_id)
 
-    def beside(self, heard: Heard, running: Running) -> "BesideAnswer":
-        """Return an answer from the documents with the look-up's line below."""
-        self._save(running.conversation_id, heard, "")
-        return BesideAnswer(self, heard, running)
-
-    def _save(self, conversation_id: str, heard: Heard, said: str) -> None:
+    def save(self, conversation_id: str, heard: Heard) -> None:
+        """Store what is open after a message."""
         state = heard.step.open if not heard.step.calls else None
         if heard.turn.state == "cancelled":
             self._store.note(heard.turn.name, "cancelled")
-        name = heard.turn.name if state is None else state.name
-        expires = utc_now() + timedelta(minutes=self._load().by_name[name].limits.expires_min)
-        is_resent = heard.asking.conversation_id is None and bool(said)
-        trail = _trail_on(heard.trail, said) if is_resent else ""
+        lookup = self._load().by_name[heard.turn.name]
+        expires = utc_now() + timedelta(minutes=lookup.limits.expires_min)
+        trail = heard.trail if heard.asking.conversation_id is None else ""
         self._store.save(conversation_id, None if state is None else asdict(state), expires, trail)
 
     def call(self, heard: Heard) -> Called:
@@ -281,31 +262,6 @@ class LookUps:
 
     def figures(self, name: str) -> Figures:
         return self._store.figures(name)
-
-    def answered_beside(self, heard: Heard, conversation_id: str, said: str) -> None:
-        """Note what a program will send again of an answer with a look-up's line."""
-        if heard.asking.conversation_id is None:
-            self._save(conversation_id, heard, said)
-
-
-class BesideAnswer:
-    """An answer from the documents with a look-up's line below (an `AnswerStream`)."""
-
-    def __init__(self, lookups: LookUps, heard: Heard, running: Running) -> None:
-        self._lookups, self._heard, self._running = lookups, heard, running
-        self.conversation_id, self.cancel = running.conversation_id, running.cancel
-
-    def __iter__(self) -> Iterator[str]:
-        yield from self._running
-        below = self._heard.turn.below
-        if below:
-            yield BETWEEN + below
-            said = BETWEEN.join((self._running.answer.answer, below))
-            self._lookups.answered_beside(self._heard, self.conversation_id, said)
-
-    @property
-    def answer(self) -> Answer:
-        return self._running.answer
 
 
 class LookUpAnswer:
@@ -386,15 +342,8 @@ def _cuts(text: str) -> list[str]:
 
 
 def _trail(messages: Sequence[Said]) -> str:
-    trail = ""
-    for one in messages:
-        if one.role != "system":
-            trail = _trail_on(trail, one.text)
-    return trail
-
-
-def _trail_on(trail: str, text: str) -> str:
-    return hashlib.sha256(f"{trail} {text.strip()}".encode("utf-8", "backslashreplace")).hexdigest()
+    """Return a hash of what the customer wrote: the same words have led to the same state."""
+    return _hash("\0".join(one.text.strip() for one in messages if one.role == "user"))
 
 
 def _hash(text: str) -> str:
