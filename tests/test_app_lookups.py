@@ -250,6 +250,19 @@ def test_of_two_equal_confirmations_at_once_one_calls(tmp_path, endpoint):
     assert len(endpoint.seen) == 1
 
 
+def test_a_changed_file_is_used_and_a_mistake_in_it_is_not(tmp_path, endpoint, caplog):
+    with desk_of(tmp_path / "desk", endpoint) as desk:
+        file = tmp_path / "desk" / "lookups.toml"
+        [asked] = talk(desk, "Where is my order?")
+        file.write_text(file.read_text("utf-8").replace("What is your order number?", "Which number?"), "utf-8")
+        assert finish(desk, "Where is my order?").answer == "Which number?"
+        file.write_text("[[lookup]]\n", "utf-8")
+        assert finish(desk, "Where is my order?").answer == "Which number?"
+        assert "line 1: name is missing" in caplog.text
+        file.unlink()
+        assert finish(desk, "AB-123456", conversation_id=asked.conversation_id).lookup is None
+
+
 # --- calls -------------------------------------------------------------------------------------------------
 
 

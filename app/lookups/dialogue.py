@@ -112,7 +112,8 @@ class Dialogue:
     def hear(self, message: str, now_open: Open | None, *, is_signed_in: bool) -> Step | None:
         """Return what follows, or None if the message has nothing to do with a look-up."""
         lookup = None if now_open is None else self._lookups.get(now_open.name)
-        if now_open is None or lookup is None:
+        names = {"", *(value.name for value in lookup.values)} if lookup is not None else set()
+        if now_open is None or lookup is None or not {now_open.asks, *now_open.values} <= names:  # the file has changed
             return self._idle(message, is_signed_in)
         if now_open.state == "offered":
             if means(message, "yes") or message.casefold() in {one.casefold() for one in lookup.title.values()}:

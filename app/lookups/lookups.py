@@ -24,10 +24,10 @@ from app.domain.callers import is_customer
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.domain.words import utc_now
-from app.lookups.calling import Called, Caller, Tried, try_out
-from app.lookups.definitions import LookUp, file_of, load
+from app.lookups.calling import Called, Caller, Tried, failed, try_out
+from app.lookups.definitions import LookUp, file_of, in_language, load
 from app.lookups.dialogue import Dialogue, Open, Step, masked, says, shown_values
-from app.lookups.recognising import Recogniser, Wish
+from app.lookups.recognising import Recogniser
 from app.storage.history import AnswerDetails, History, new_id
 from app.storage.lookups import Figures, LookUpStore
 from app.websites.addresses import Guard, Resolve, resolve
@@ -96,7 +96,7 @@ class LookUps:
         self._settings, self._store, self._history = settings, store, history
         self._embed, self._others, self._is_answered = embed, others, is_answered
         self._loaded, self._loading = _Loaded(None, {}, None), threading.Lock()
-        self._refused: tuple[int, int] | None = None
+        self._refused: tuple[int, int] | str | None = ""
         self._was_used = False
         self._caller = caller_of(settings, resolve)
 
@@ -134,12 +134,7 @@ class LookUps:
         if loaded.recogniser is None:
             return None
         now_open = self._open(asking)
-        recogniser = loaded.recogniser
-
-        def wish(text: str) -> Wish | None:
-            return recogniser.wish(text)
-
-        dialogue = Dialogue(loaded.by_name, wish, self._is_answered)
+        dialogue = Dialogue(loaded.by_name, loaded.recogniser.wish, self._is_answered)
         step = dialogue.hear(message, now_open, is_signed_in=bool(asking.user))
         if step is None:
             if now_open is not None and asking.conversation_id is not None:  # an offer that was not taken
@@ -222,8 +217,7 @@ class LookUps:
         if self._is_over_limit(lookup, who):
             return Called(outcome="failed", says=says("too_many", now_open.language), detail="over the limit")
         if self._store.is_closed(lookup.name, CLOSED_S):
-            text = lookup.answers.failed
-            return Called(outcome="failed", says=text.get(now_open.language, next(iter(text.values()))))
+            return failed(lookup, now_open.language, "closed after five failures")
         called = self._caller.call(lookup, now_open.values, now_open.language, asking.user)
         self._store.note(lookup.name, called.outcome, ms=called.ms, **who)
         level = logging.WARNING if called.outcome == "failed" else logging.INFO
@@ -246,9 +240,8 @@ class LookUps:
         lookup = None if state is None else self._load().by_name.get(state["name"])
         if state is None or lookup is None or state["state"] == HANDED:
             return
-        now_open = _opened(state)
-        shown = {value.name: now_open.values[value.name] for value in lookup.values if value.name in now_open.values}
-        text = f"{lookup.title.get('en', lookup.name)}: {shown_values(lookup, shown, 'en')}"
+        shown = _opened(state).values
+        text = f"{in_language(lookup.title, 'en')}: {shown_values(lookup, shown, 'en')}"
         handed = {"name": lookup.name, "state": HANDED, "text": text}
         self._store.save(conversation_id, handed, utc_now() + _KEPT_FOR_AGENTS)
         self._store.note(lookup.name, "cancelled")
