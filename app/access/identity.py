@@ -295,11 +295,9 @@ class Identity:
             raise DeskError(_OLD_FORM, code="link-form")
         return Linked(owner_of_user(claims["sub"]), claims["sub"], is_fresh=time.time() - claims["iat"] <= FRESH_S)
 
-    def session(self, linked: Linked) -> str:
+    def session(self, owner: str, user: str = "") -> str:
         """The cookie of a customer whom a link signed in. It ends when the secret changes."""
-        return jwt.encode(
-            {"sub": linked.owner, "user": linked.user, "exp": int(time.time()) + SESSION_S}, self._session_key, "HS256"
-        )
+        return jwt.encode({"sub": owner, "user": user, "exp": int(time.time()) + SESSION_S}, self._session_key, "HS256")
 
     @property
     def _session_key(self) -> str:

@@ -30,6 +30,7 @@ _SUBJECT = {"meaning": 1.0, "patterns": 0.0, "ridge": 0.1}
 _OWN = {"meaning": 0.6, "patterns": 0.4, "ridge": 1.0}
 OWN_WEIGHT = 0.8  # of "own case" beside the subject
 FALSE_STARTS, FALSE_OFFERS = 0.01, 0.04  # shares of the left-out messages that wish nothing
+FALSE_OWN = 0.05  # share of left-out messages about rules that may count as the customer's own case
 MOST_DOCUMENTS = 150
 
 
@@ -127,6 +128,7 @@ class Recogniser:
         cases = dict.fromkeys((*subjects, *general), -1.0) | dict.fromkeys((*own, *wished), 1.0)
         told = np.array([*cases.values()])[:, None]
         self._own = Regression([*cases], np.stack([vectors[one] for one in cases]), told, **_OWN)
+        self.own_least = float(np.quantile(self._own.left_out[told[:, 0] < 0], 1 - FALSE_OWN))
         left_out = dict(zip(cases, self._own.left_out[:, 0], strict=True))
         rest = [text for text in known if text not in left_out]
         if rest:
@@ -137,28 +139,30 @@ class Recogniser:
         shares = (0.0, FALSE_STARTS, FALSE_OFFERS)
         self.certain, self.start, self.offer = (float(np.quantile(unwished, 1 - share)) for share in shares)
 
-    def scores(self, message: str) -> Numbers:
-        """Return a score for each look-up."""
+    def scores(self, message: str) -> tuple[Numbers, float]:
+        """Return a score for each look-up, and how surely a message asks about the customer's own case (1 or -1)."""
         vectors = np.asarray(self._embed([message]), np.float64)
-        own: Numbers = np.clip(self._own([message], vectors), -1, 1)
-        scores: Numbers = (self._subject([message], vectors) + OWN_WEIGHT * own)[0]
-        return scores
+        own = min(max(float(self._own([message], vectors)[0, 0]), -1.0), 1.0)
+        return self._subject([message], vectors)[0] + OWN_WEIGHT * own, own
 
     def wish(self, message: str) -> Wish | None:
         """Return the wish of a message, if it has one. An example always wishes, a counter-example never."""
         if (words := tuple(_WORD.findall(_folded(message)))) in self._decided:
             certain = self._decided[words]
             return None if certain is None else Wish(certain, is_sure=True, is_certain=True)
-        scores = self.scores(message)
+        scores, own = self.scores(message)
         places, texts = self._named(message)
         for text in texts:
-            scores[places] = np.maximum(scores[places], self.scores(text)[places])
+            scores[places] = np.maximum(scores[places], self.scores(text)[0][places])
         best = int(scores.argmax())
         score = scores[best]
         if score < self.offer:
             return None
-        is_certain = score >= self.certain or best in places
-        return Wish(self._lookups[best], is_sure=bool(is_certain or score >= self.start), is_certain=bool(is_certain))
+        is_own = own >= self.own_least  # the subject alone ("last order date") starts nothing
+        is_certain = bool(best in places or (is_own and score >= self.certain))
+        return Wish(
+            self._lookups[best], is_sure=bool(is_certain or (is_own and score >= self.start)), is_certain=is_certain
+        )
 
     def _named(self, message: str) -> tuple[list[int], list[str]]:
         """Return the look-ups of which a message has a value with digits and another word. A value stands for what it
