@@ -30,7 +30,7 @@ _SUBJECT = {"meaning": 1.0, "patterns": 0.0, "ridge": 0.1}
 _OWN = {"meaning": 0.6, "patterns": 0.4, "ridge": 1.0}
 OWN_WEIGHT = 0.8  # of "own case" beside the subject
 FALSE_STARTS, FALSE_OFFERS = 0.01, 0.04  # shares of the left-out messages that wish nothing
-FALSE_OWN = 0.05  # share of left-out messages about rules that may count as the customer's own case
+FALSE_OWN = 0.03  # share of left-out messages about rules that may count as the customer's own case
 MOST_DOCUMENTS = 150
 
 
