@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from cache.pml.parser import write_prompt, write_schema
-from cache.programs.prompt_program import MaxTokens, prompt_program
+from cache.programs import MaxTokens, prompt_program
 
 
 @prompt_program

@@ -22,6 +22,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from pydantic import TypeAdapter, ValidationError
+
 from retrieval.errors import UnreadableDocument, file_problem
 
 BlockKind: TypeAlias = Literal["heading", "text", "list", "table", "code"]
@@ -104,6 +106,25 @@ def read_bytes(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
     if len(data) > max_bytes:
         raise UnreadableDocument(path, f"file is larger than {max_bytes / 2**20:.3g} MB")
     return data
+
+
+STORED = ".webpage"
+"""Suffix of a website's page in the data folder: its address, title and blocks as JSON. Nobody uploads such files."""
+_STORED_PAGE = TypeAdapter(tuple[str, str, tuple[Block, ...]])
+
+
+def load_stored(data: bytes, path: Path) -> Contents:
+    """Read a page that `stored` wrote."""
+    try:
+        url, title, blocks = _STORED_PAGE.validate_json(data)
+    except (ValidationError, RecursionError):
+        raise UnreadableDocument(path, "no stored page of a website") from None
+    return Contents(blocks=blocks, title=title or None, url=url)
+
+
+def stored(url: str, title: str, blocks: tuple[Block, ...]) -> bytes:
+    """Return the bytes of a file that `load_stored` reads."""
+    return bytes(_STORED_PAGE.dump_json((url, title, blocks)))
 
 
 def with_headings(heading_path: tuple[str, ...], text: str) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from fake_answers import CITATIONS, CONTACTS, HOSTILE, make_answer
-from fake_overview import make_memory_plan, make_overview, make_savings, make_usage
+from fake_overview import make_memory_plan, make_overview, make_savings, make_usage, make_usage_within
 from fake_quality import FakeQuality
 from fake_sync import FakeSync
 
@@ -23,7 +23,7 @@ from app.domain.callers import OPERATOR
 from app.domain.documents import CollectionSize, PassageState, StoredDocument, StoredPassage, UnreadFile
 from app.domain.errors import DeskError
 from app.domain.progress import ReadingCost, no_progress
-from app.domain.statistics import Load, MemoryPlan, Savings
+from app.domain.statistics import Load, MemoryPlan, Savings, UsageSpan
 from app.knowledge.forget import CollectionForgotten, Footprint, Forgotten
 from app.knowledge.ingest import IngestReport
 from app.knowledge.uploads import safe_name
@@ -356,6 +356,9 @@ class FakeDesk:
         none |= dict.fromkeys((f"{source}_tokens" for source in ("computed", "session", "prefix", "module")), 0)
         empty = Overview(**none, smalltalk=0, ttft_ms_median=None, ttft_ms_p95=None)
         return make_overview(self.now) if self.seeded else empty
+
+    def usage_within(self, since, until, step):
+        return make_usage_within(since, until, step) if self.seeded else UsageSpan(start=since)
 
     def usage_over_time(self, since, until, step):
         return make_usage(since, until, step) if self.seeded else []

@@ -37,7 +37,7 @@ def make_usage(since, until, step):
         spans.append(
             UsageSpan(
                 start=since + step * i,
-                answers={"answered": 9, "nothing": 1},
+                answers={"answered": 9 + i % 4, "unsure": i % 3, "nothing": 1},
                 tokens={"computed": read, "module": found, "session": 900, "prefix": 1_400},
                 modules={"device": 10 + 30 * i // steps, "disk": 6, "computed": 20 - 19 * i // steps},
                 misses={"never built": 3},
@@ -46,6 +46,16 @@ def make_usage(since, until, step):
             )
         )
     return spans
+
+
+def make_usage_within(since, until, step):
+    spans = make_usage(since, until, step)
+    return UsageSpan(
+        start=since,
+        answers={name: sum(span.answers.get(name, 0) for span in spans) for name in ("answered", "unsure", "nothing")},
+        tokens={"computed": 52_175, "module": 147_332, "session": 22_379, "prefix": 16_784},
+        first=FirstTokenTimes(answers=len(spans), p50_ms=131.0, p95_ms=842.0),
+    )
 
 
 def make_overview(now):

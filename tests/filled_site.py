@@ -48,7 +48,16 @@ def fill(site: Site) -> str:
     conversation = history.start_conversation("Can I return a lamp?", OWNER)
     messages = [converse(history, conversation, text) for text in ("Can I return a lamp?", "weather in Galway?")]
     history.feedback(messages[-1], "down", "I asked about the shop in Galway", owner=OWNER)
-    Handoffs(site.database, announced=False).request(conversation, OWNER, "waiting", "button", "", datetime.now(UTC))
+    handoffs, now = Handoffs(site.database, announced=False), datetime.now(UTC)
+    handoffs.request(conversation, OWNER, "waiting", "button", "", now)
+    for state, email in (("left", "ann@example.com"), ("waiting", ""), ("waiting", "")):
+        other = history.start_conversation(f"Where is my parcel, {state}?", OWNER)
+        converse(history, other, "Where is my parcel?")
+        number = handoffs.request(other, OWNER, state, "keyword", email, now).id
+        if state == "waiting":
+            handoffs.take(number, "admin", now)
+            history.record_said(other, "I look for it.", number, "admin")
+    handoffs.close(number, now)
     return conversation
 
 

@@ -5,14 +5,14 @@ from html.parser import HTMLParser
 
 TAGS = {
     "article", "aside", "b", "blockquote", "br", "button", "caption", "code", "dd", "details", "div", "dl",
-    "dt", "em", "form", "h1", "h2", "h3", "h4", "header", "i", "input", "label", "li", "mark", "nav", "ol", "p", "path",
-    "rect", "section", "small", "span", "strong", "summary", "svg", "table", "tbody", "td", "th", "thead", "tr",
-    "title", "figure", "figcaption", "ul", "a",
+    "dt", "em", "form", "h1", "h2", "h3", "h4", "header", "i", "input", "label", "li", "main", "mark", "nav", "ol", "p",
+    "path", "rect", "section", "small", "span", "strong", "summary", "svg", "table", "tbody", "td", "th", "thead",
+    "time", "tr", "title", "figure", "figcaption", "ul", "a",
 }  # fmt: skip
 
 
 LINKS = re.compile(
-    r"/|/my-data|/sign-out|/admin/[\w?=&;%-]*|#wd-box|https://help\.example/returns|/sources/[\w%./~-]+/\d"
+    r"/|/my-data|/sign-out|/admin/[\w?=&;%-]*|\?range=\w+|#wd-box|https://help\.example/returns|/sources/[\w%./~-]+/\d"
     r"|/conversations/[\w%./~-]+/export\.(md|csv|json)"
 )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import NEEDS_BROWSER, Site, until
+from browser import NEEDS_BROWSER, WRITE, Elements, Site, until
 from filled_site import fill
 
 from app.web.admin_pages import PAGES as ADMIN_PAGES
@@ -23,7 +23,7 @@ GRADIO = {("label-title-only", ".search-input"): "the table's search field has i
 """What axe finds in Gradio's own markup, which we cannot change: the rule, the place and the reason."""
 RUN = """
 const [rules, done] = arguments;
-const options = {resultTypes: ["violations"], ...(rules.length && {runOnly: rules})};
+const options = {resultTypes: ["violations"], preload: false, ...(rules.length && {runOnly: rules})};
 axe.run(options).then((found) => done(found.violations), (error) => done(String(error)));
 """
 RULES = {
@@ -43,7 +43,7 @@ GO_DARK = "if (document.querySelector('.gradio-container')) document.body.classL
 
 
 def see(driver: Any, selector: str) -> Any:
-    return until(lambda: next((e for e in driver.find_elements("css selector", selector) if e.is_displayed()), None))
+    return Elements(driver).one(selector)
 
 
 def asked(driver: Any) -> None:
@@ -74,6 +74,16 @@ def confirming(driver: Any) -> None:
     see(driver, "[role=alertdialog]")
 
 
+def with_faq(driver: Any) -> None:
+    """Once the box was drawn anew, which happens a moment after the page was opened."""
+    until(
+        lambda: (
+            driver.execute_script(WRITE, see(driver, "#wd-answer"), "/galway")
+            or driver.find_elements("css selector", "#wd-faq button")
+        )
+    )
+
+
 def answered(driver: Any) -> None:
     """Every kind of answer and an error, with the sources and the numbers of reuse open."""
     see(driver, ".wd-empty")
@@ -90,15 +100,19 @@ PAGES: dict[str, tuple[str, Callable[[Any], object]]] = {
     "answer": ("/", answered),
     "login": ("/admin/login", opened("#password")),
     "dashboard": ("/admin/", opened(".wd-tile")),
+    "engine": ("/admin/engine", unfolded(".wd-chart details")),
     "documents": ("/admin/documents", opened("#documents")),
     "document": ("/admin/documents/1", opened(".wd-passage")),
-    "queue": ("/admin/queue", opened("main")),
+    "queue": ("/admin/queue", unfolded("#wd-rows details")),
     "waiting-customer": ("/admin/queue/1", opened("#wd-turns article")),
+    "left-customer": ("/admin/queue/2", opened("#wd-turns article")),
+    "taken-customer": ("/admin/queue/3", with_faq),
+    "closed-customer": ("/admin/queue/4", opened("#wd-turns article")),
     "quality": ("/admin/quality", unfolded(".wd-group")),
     "faq": ("/admin/faq", opened("#documents")),
     "conversations": ("/admin/conversations", opened("#documents")),
-    "transcript": ("/admin/conversations/{conversation}", opened(".wd-replied")),
-    "search": ("/admin/search?question=lamp", opened("#decision")),
+    "transcript": ("/admin/conversations/{conversation}", unfolded(".wd-reuse")),
+    "search": ("/admin/search?question=lamp", unfolded("#decision details")),
     "modules": ("/admin/modules", opened(".wd-modules")),
     "memory": ("/admin/modules/memory", opened(".wd-table")),
     "settings": ("/admin/settings", confirming),

@@ -67,7 +67,7 @@ def test_what_was_done_is_said_in_our_words_only(site):
 
 @pytest.mark.parametrize("name", RANGES)
 def test_an_axis_ends_with_the_step_that_is_now(name):
-    axis = Axis.ending(NOW, name)  # type: ignore[arg-type]
+    axis = Axis.ending(NOW, name)
     assert axis.until - axis.range.step < NOW <= axis.until
     assert (axis.until - axis.since) == axis.range.length
     assert axis.since.timestamp() % axis.range.step.total_seconds() == 0
@@ -77,9 +77,9 @@ def test_an_axis_ends_with_the_step_that_is_now(name):
 def test_charts_share_an_axis_and_break_where_nothing_was_measured():
     axis = Axis.ending(NOW, "day")
     spans = make_usage(axis.since, axis.until, axis.range.step)
-    drawn = charts(axis, spans)
+    drawn = charts(axis, spans, False)
     for chart in drawn:
-        assert [x for x, _ in chart.bins] == [x for x, _ in drawn[0].bins]
+        assert [x for x, *_ in chart.bins] == [x for x, *_ in drawn[0].bins]
         assert len(chart.bins) == len(spans) < axis.range.length / axis.range.step
     warm = drawn[-1].layers[0][2]
     assert warm.count("M") == 2, "one line before the pause and one behind it"
@@ -91,13 +91,16 @@ def test_charts_share_an_axis_and_break_where_nothing_was_measured():
 def test_shares_fill_their_bar_and_counts_do_not_exceed_the_scale():
     axis = Axis.ending(NOW, "hour")
     tokens = {"module": 30, "computed": 10}
-    drawn = charts(axis, [UsageSpan(start=axis.since, tokens=tokens), UsageSpan(start=axis.since - timedelta(1))])
+    drawn = charts(
+        axis, [UsageSpan(start=axis.since, tokens=tokens), UsageSpan(start=axis.since - timedelta(1))], False
+    )
     assert drawn[0].scale == ("50", "25", "0")
     assert drawn[0].layers[0][2].startswith("M0.00 40.00")
-    assert [path.split("v")[1].split("h")[0] for _, _, path in drawn[1].layers if path] == ["75.00", "25.00"]
-    assert len(drawn[0].bins) == 1
-    assert "Passages: 75%" in drawn[1].bins[0][1]
-    assert drawn[2].bins == drawn[3].bins == []
+    assert [row for *_, row in drawn[0].bins] == [["30", "0", "0", "10"]]
+    assert drawn[1].bins == drawn[2].bins == []
+    found = charts(axis, [UsageSpan(start=axis.since, modules={"device": 30, "computed": 10})], False)[1]
+    assert [path.split("v")[1].split("h")[0] for _, _, path in found.layers if path] == ["75.00", "25.00"]
+    assert found.bins[0][2][0] == "75%"
 
 
 def test_passages_are_searched_sorted_and_paged(site):

@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 from browser import NEEDS_BROWSER, Elements, Site, problems, until
+from quick_account import quick_account
+from selenium.webdriver.support.expected_conditions import alert_is_present
 
 from app.access.identity import Keys
+from app.storage.people import Accounts
 
 pytestmark = NEEDS_BROWSER
 
@@ -243,12 +246,21 @@ def test_many_conversations_are_one_column(page, monkeypatch):
 def test_admin_needs_the_password_and_shows_the_numbers(page):
     page.go("/admin/")
     page.one("#password").send_keys(page.site.password + "\n")
-    assert "78%" in page.text(".wd-tile-wide")
     until(lambda: page.driver.title == "Dashboard · Warmdesk")
-    until(lambda: len(page.all(".wd-chart svg")) == 4)
     days = page.text(".wd-ticks")
-    page.all("#wd-range label")[-1].click()
+    page.all(".wd-chips a")[-1].click()
     until(lambda: page.text(".wd-ticks") != days)
+    assert page.driver.current_url.endswith("?range=month"), "it can be sent to a colleague"
+    page.press(".wd-chart summary")
+    assert page.text(".wd-chart td.wd-num") == "9"  # for readers of no picture
+    page.script("window.kept = document.querySelector('.wd-chart')")
+    page.script("redrawLive()")
+    assert page.script("return window.kept.isConnected"), "what has not changed is not drawn again"
+    page.press(".wd-support a")
+    until(lambda: page.driver.current_url.endswith("/admin/conversations?ended=asked&range=month"))
+    page.go("/admin/engine")
+    assert "78%" in page.text(".wd-tile-wide")
+    assert len(page.all(".wd-chart svg")) == 3
     page.go("/admin/modules")
     page.one("#q").send_keys("warranty\n")
     until(lambda: "payments/" not in page.text(".wd-modules"))
@@ -261,5 +273,29 @@ def test_admin_needs_the_password_and_shows_the_numbers(page):
     page.script(f"document.querySelector(`{form}`).parentElement.open = true")
     page.one(f"{form} input").send_keys("fake\n")
     assert "200 OK" in page.text(f"{form} pre")
+    quick_account(Accounts(page.site.database), "Ben", "agent")
+    page.go("/admin/accounts")
+    page.press("[aria-label='Delete: Ben']")
+    alert = until(lambda: alert_is_present()(page.driver))
+    assert "Delete the account Ben?" in alert.text
+    alert.dismiss()
+    page.go("/admin/accounts")
+    assert "Ben" in page.text("tbody")
+    page.go("/admin/keys")
+    page.press("[aria-label='Revoke: tried out']")
+    alert = until(lambda: alert_is_present()(page.driver))
+    assert "This cannot be undone" in alert.text
+    alert.accept()
+    assert "no longer works" in page.text(".wd-done")
+    page.press(".wd-admin-head button")
+    page.one("#password")
+
+
+def test_an_empty_desk_offers_to_add_documents(page, monkeypatch):
+    monkeypatch.setattr(page.site.desk, "seeded", False)
+    page.go("/admin/")
+    page.one("#password").send_keys(page.site.password + "\n")
+    page.press(".wd-welcome a")
+    page.one("#upload")
     page.press(".wd-admin-head button")
     page.one("#password")

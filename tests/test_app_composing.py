@@ -139,9 +139,9 @@ def test_the_best_passages_and_those_that_hold_much_of_the_answer_are_cited():
 
 def test_a_quotation_cites_the_passages_of_its_statements_and_then_the_nearest_pages():
     found = (LABELS, COURIER, FLOWERS, passage(6, "Something else."), PRICES, passage(7, "Box; Price: 9"))
-    said = [said_by(PRICES, "Take this one."), said_by(passage(7, "Box; Price: 9"), "Box: 9", end=13)]
+    said = [said_by(PRICES, "Take this one."), said_by(passage(7, "Box; Price: 9"), "Box – Price: 9", end=13)]
     said.append(replace(said[0], text="Not in the prompt.", passage=8))
-    answer = "\n\n".join(["Box: 9.", "Take this one.", "Not in the prompt.", "In no statement."])
+    answer = "\n\n".join(["Box – Price: 9.", "Take this one.", "Not in the prompt.", "In no statement."])
     cited = cite_quotation(answer, said, found)
     assert [stored.id for stored, one in cited if not one.see_also] == [7, 5]
     assert [stored.id for stored, one in cited if one.see_also] == [1, 2, 4], "three besides those it is from"

@@ -11,8 +11,10 @@ from stored_answers import an_answer, details
 
 from app.desk.repeating import Housekeeping, every_minute
 from app.domain.errors import DeskError
-from app.storage.conversation_care import UNDO_S, ConversationCare
+from app.domain.quality import ENDED_WORDS
+from app.storage.conversation_care import UNDO_S, ConversationCare, Period, Transcripts
 from app.storage.database import Database
+from app.storage.handoffs import Handoffs
 from app.storage.history import History
 from app.storage.statistics import Statistics
 from app.storage.tables import ConversationRow, MessageRow
@@ -262,6 +264,41 @@ def test_everything_of_one_owner_is_erased(history, care, monkeypatch):
     assert history.conversations(ANN) == []
     assert is_gone(care, conversations[1])
     assert len(history.conversations(BOB)) == 1
+
+
+def test_each_number_of_the_dashboard_is_that_of_the_conversations_it_leads_to(history, care, database):
+    now = datetime.now(UTC)
+    outcomes = {"good": ("answered",), "found": ("nothing", "answered"), "maybe": ("unsure",), "hi": ("smalltalk",)}
+    outcomes |= {"angry": ("answered",), "called": ("answered",), "liked": ("answered",), "hidden": ("nothing",)}
+    for title, ends in outcomes.items():
+        conversation = history.start_conversation(title, ANN)
+        for outcome in ends:
+            answer = replace(an_answer(conversation), outcome=outcome)
+            history.record_answer(answer, details(history.record_question(conversation, title), answer))
+        if title in ("angry", "liked"):
+            history.feedback(answer.message_id, "down" if title == "angry" else "up", owner=ANN)
+        if title == "called":
+            Handoffs(database, announced=False).request(conversation, ANN, "waiting", "button", "", now)
+    care.delete_conversation(conversation, ANN)
+    asked(history, "of a program", owner="k-1")
+    transcripts = Transcripts(database)
+    period = Period(since=now - timedelta(hours=1), until=now + timedelta(hours=1))
+    listed = {kind: {one.title for one in transcripts.conversations(ended=kind, period=period)} for kind in ENDED_WORDS}
+    assert listed == {
+        "asked": {"good", "found", "maybe", "angry", "called", "liked"},
+        "answered": {"good", "angry", "called", "liked"},
+        "resolved": {"good", "liked"},
+        "unsure": {"maybe"},
+        "nothing": {"found"},
+        "person": {"called"},
+        "down": {"angry"},
+        "up": {"liked"},
+    }
+    assert transcripts.how_many(period) == {kind: len(found) for kind, found in listed.items()}
+    later = Period(since=now + timedelta(hours=1), until=now + timedelta(hours=2))
+    assert set(transcripts.how_many(later).values()) == {0}
+    [angry] = transcripts.conversations("angry")
+    assert angry.ended == ("down",)
 
 
 def test_the_dashboard_shows_nothing_of_a_hidden_conversation(history, care, database):

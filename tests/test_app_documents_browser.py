@@ -75,7 +75,7 @@ def test_uploads_say_what_came_of_each_file_and_stay_said(page, site, tmp_path):
 def test_a_folder_is_added_changed_read_and_ended(page, site):
     page.find_element(By.ID, "folder").send_keys("/srv/mixed")
     page.find_element(By.CSS_SELECTOR, "#synchronise button").click()
-    until(lambda: "0 added, 1 changed, 2 removed, 7 unchanged" in text(page, "#synchronised"))
+    until(lambda: "0 added, 1 changed, 2 deleted, 7 unchanged" in text(page, "#synchronised"))
     until(lambda: "every hour" in text(page, "#folders"))
     assert "Skipped or incomplete files: 2" in text(page, "#synchronised")
     until(lambda: page.execute_script("return !document.getElementById('folder-form').open"))
@@ -130,7 +130,7 @@ def test_a_website_is_tried_added_and_stopped(page, site):
 
 def test_a_collection_is_forgotten_after_a_question(page, site):
     click(page, "[data-act=forget-collection][data-collection=shop]")
-    assert "Forget every document of “shop” (1)?" in confirm(page)
+    assert "Delete every document of “shop” (1)?" in confirm(page)
     until(lambda: "All documents of “shop” are deleted (1)" in text(page, "#collection-said"))
     until(lambda: "shop" not in text(page, "#documents"))
     assert list(site.desk.listed) == ["/help/plain.md"]

@@ -1,7 +1,7 @@
 """A customer and an agent side by side, each in a browser of their own. Needs Chromium."""
 
 import pytest
-from browser import NEEDS_BROWSER, Browser, RealSite, until
+from browser import NEEDS_BROWSER, WRITE, Browser, RealSite, until
 from desks import small_desk, write_pages
 
 pytestmark = NEEDS_BROWSER
@@ -76,11 +76,31 @@ def test_a_customer_and_an_agent_talk_and_the_machine_takes_over_again(site, bro
     agent.driver.get(case)
     until(lambda: agent.one("#wd-answer").get_attribute("value") == "Half a")
     agent.press("[data-act=close]")
+    until(lambda: agent.driver.switch_to.alert.accept() or True)
     until(lambda: agent.one("#wd-unsent").get_attribute("value") == "Half a")
     assert customer.sees("#wd-handoff", "You are talking to our assistant again.")
     customer.ask("What does shipping cost?")
     until(lambda: len(customer.driver.find_elements("css selector", "#wd-transcript .wd-answer:not(.wd-agent)")) == 2)
     assert customer.problems() == []
+    agent.press("[data-act=reopen]")
+    agent.press("[data-act=suggest]")
+    suggested = until(lambda: agent.one("#wd-answer").get_attribute("value"))
+    agent.one("#wd-answer").send_keys("\n")
+    assert agent.sees("#wd-turns", suggested.partition("\n")[0])
+    customer.driver.refresh()  # it looks for messages only while a person has the conversation
+    assert customer.sees("#wd-transcript", suggested.partition("\n")[0])
+    until(lambda: agent.all("#wd-turns a")[-1].click() or True)
+    assert agent.one("#question").get_attribute("value") == "What does shipping cost?"
+    agent.press("#faq button")
+    assert agent.sees("#outcome", "The FAQ now answers this question:")
+    agent.driver.get(site.url + "/admin/queue")
+    agent.press("#wd-rows a")
+    until(
+        lambda: agent.driver.execute_script(WRITE, agent.one("#wd-answer"), "/shipping") or agent.all("#wd-faq button")
+    )
+    assert agent.sees("#wd-faq button", "What does shipping cost?")
+    agent.one("#wd-answer").send_keys("\n")
+    until(lambda: agent.one("#wd-answer").get_attribute("value") == suggested)
     assert agent.problems() == []
 
 

@@ -35,7 +35,7 @@ from app.domain.callers import LONGEST_LINE, LONGEST_TEXT
 from app.domain.errors import DeskError
 from app.domain.setting_types import table_of
 from app.knowledge.prompts import question_text
-from app.privacy.redaction import redact
+from app.privacy import redact
 from app.storage.people import Accounts, Sessions
 from app.web.chat_flow import ChatFlow, Reader
 from app.web.chat_routes import HandoffView

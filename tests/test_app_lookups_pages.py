@@ -15,7 +15,7 @@ from app.lookups.calling import AT_ONCE, Caller, try_out
 from app.lookups.definitions import load
 from app.storage.lookups import Figures
 from app.web.rendering import lookup_html
-from app.websites.addresses import Guard
+from app.websites.fetching import Guard
 
 
 @pytest.fixture

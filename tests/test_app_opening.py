@@ -25,6 +25,8 @@ from app.web.serve import DeskServer, Start, bind, serve
 from cache.errors import CacheError
 from cache.serving.interface import EngineInterface
 from cache.serving.messages import EngineSpec
+from durable import FLAGS, load_compiled
+from retrieval.search.fast_encoder import SOURCE
 
 
 @pytest.fixture
@@ -79,8 +81,8 @@ def test_the_server_listens_before_it_imports_what_is_large():
 
 def test_the_search_is_opened_without_transformers(tmp_path, models):
     """Its import takes a second, which an ingestion of documents would wait before the first one."""
-    models.mkdir(exist_ok=True)
-    (tmp_path / "models").symlink_to(models)  # compiled once
+    load_compiled(SOURCE, FLAGS, models, "")  # here, where compiled code is kept
+    (tmp_path / "models").symlink_to(models)
     program = """
 import sys
 from pathlib import Path

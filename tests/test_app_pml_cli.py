@@ -9,7 +9,7 @@ import pytest
 from desks import small_desk, write_pages
 
 from app.domain.callers import PML_TENANT
-from app.pml.commands import export_schema, module_name, run_prompt
+from app.pml import export_schema, module_name, run_prompt
 from cache.decoding.sampling import Sampling
 from cache.pml.binding import bind
 from cache.pml.layout import lay_out

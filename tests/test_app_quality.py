@@ -173,9 +173,19 @@ def test_an_admin_sees_groups_with_causes_and_hostile_text_stays_text(admin):
     only = admin.get("/admin/quality?cause=unsure", headers=HTML).text
     assert "the pan covered" in only
     assert "weather" not in only
-    assert "Handed off 1" in " ".join(page.text.split())
+    assert "To a person 1" in " ".join(page.text.split())
     assert "weather" not in admin.get("/admin/quality?cause=handed", headers=HTML).text
     assert admin.get("/admin/quality?cause=%22%3E&days=0").status_code == 422
+
+
+def test_questions_that_an_faq_has_go_to_those_that_are_solved(site, admin):
+    site.desk.quality.save_faq(FaqDraft(question="WEATHER in Galway tomorrow?", answer="Rain."), "cleo")
+    page = admin.get("/admin/quality", headers=HTML).text
+    site.desk.quality.pairs.clear()
+    to_do, solved = page.split("Answered by the FAQ (1)")
+    assert "the pan covered" in to_do
+    assert "weather in Galway tomorrow" not in to_do
+    assert "weather in Galway tomorrow" in solved
 
 
 def test_a_pair_is_saved_listed_changed_and_deleted(site, agent):

@@ -1,5 +1,6 @@
 """The line above the box of the chat in every state, and the agents' pages: what they show, and what they refuse."""
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +14,7 @@ from quick_account import quick_account
 from stored_answers import add_turn
 
 from app.access.limits import QuestionLimits
+from app.domain.quality import FaqDraft
 from app.domain.settings import Settings
 from app.storage.history import History
 from app.storage.people import Accounts
@@ -131,6 +133,58 @@ def test_what_went_back_is_open_to_whoever_had_it(office):
     assert office.ben.get(left).status_code == 404, "nobody took it"
 
 
+def test_an_agent_gets_an_answer_suggested_and_finds_the_faq(office):
+    case, conversation = office.waiting("Is the pan covered?")
+    office.ann.post(f"{case}/take", json={})
+    assert office.ann.post(f"{case}/suggest", json={}).json() == {"text": "You have 30 days."}
+    office.customers.to_person("crash", conversation, "v-ann")
+    assert office.ann.post(f"{case}/suggest", json={}).status_code == 409
+    office.site.desk.quality.save_faq(
+        FaqDraft(question="Galway?", answer="Yes, on Saturdays.", wordings=("West",)), "a"
+    )
+    found = [{"question": "Galway?", "answer": "Yes, on Saturdays."}]
+    for query, expected in (("west yes", found), ("galway paris", []), ("", found)):
+        assert office.ann.get("/admin/queue/faq", params={"query": query}).json() == expected
+
+
+def test_what_was_closed_is_answered_again_by_whoever_had_it(office):
+    case, _ = office.waiting()
+    for action in ("take", "close"):
+        office.ann.post(f"{case}/{action}", json={})
+    assert f'href="{case}"' in office.ann.get("/admin/queue/rows").json()["rows"]
+    assert f'href="{case}"' not in office.ben.get("/admin/queue/rows").json()["rows"]
+    assert office.ben.post(f"{case}/reopen", json={}).status_code == 409
+    again = office.ann.post(f"{case}/reopen", json={}).json()["case"]
+    assert again != case
+    assert 'id="wd-answer"' in office.ann.get(f"{again}/now").json()["controls"]
+    assert office.ann.post(f"{case}/reopen", json={}).json()["case"] == again, "it has one open hand-off"
+
+
+def test_an_admin_steps_into_a_conversation_that_nobody_handed_off(office):
+    conversation = office.history.start_conversation("Where is it?", "v-eve")
+    address = f"/admin/conversations/{conversation}"
+    assert office.ann.post(f"{address}/step-in").status_code == 403
+    admin = office.site.admin()
+    stepped = admin.post(f"{address}/step-in")
+    assert stepped.status_code == 303
+    assert "An agent stepped in" in admin.get(stepped.headers["location"]).text
+    assert office.customers.handoff(conversation, "v-eve").agent == "admin"
+    assert admin.post("/admin/conversations/nothing/step-in").status_code == 409
+
+
+def test_an_agents_answer_becomes_an_faq_of_its_author_only(office):
+    case, conversation = office.waiting()
+    office.customers.to_person("Do you ship to Cork?", conversation, "v-ann")
+    office.ann.post(f"{case}/take", json={})
+    turns = office.ann.post(f"{case}/answer", json={"text": "Yes, to Cork."}).json()["turns"]
+    link = re.findall(r'href="(/admin/faq\?message=\w+)#edit"', turns)[-1]
+    page = office.ann.get(link).text
+    assert 'value="Do you ship to Cork?"' in page
+    assert "Yes, to Cork.</textarea>" in page
+    assert office.ben.get(link).status_code == 403
+    assert "Yes, to Cork.</textarea>" in office.site.admin().get(link).text
+
+
 def test_a_transcript_names_the_agent_who_wrote(office):
     case, conversation = office.waiting()
     office.ann.post(f"{case}/take", json={})
@@ -138,6 +192,9 @@ def test_a_transcript_names_the_agent_who_wrote(office):
     page = office.site.admin().get(f"/admin/conversations/{conversation}", headers={"accept": "text/html"}).text
     written = page[page.index("I look for it.") - 300 : page.index("I look for it.")]
     assert "Ann</h3>" in written
+    made = page[page.index("How this answer was made") :]
+    for shown in ("similarity 0.33", "Prompt tokens", "returns.md", "Find passages", "evicted"):
+        assert shown in made
 
 
 def test_hostile_text_stays_text_for_agents(office):

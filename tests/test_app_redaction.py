@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.privacy.redaction import redact
+from app.privacy import redact
 
 PRIVATE = [
     ("Write to ann.smith+shop@mail.example.co.uk please", "Write to [e-mail] please"),

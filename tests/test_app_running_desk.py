@@ -20,7 +20,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 
 from app.access.identity import owner_of_user
 from app.cli.reports import print_old_copies
-from app.cli.running_desk import find_running, order, read_events
+from app.cli.served import find_running, order, read_events
 from app.desk.output import answer_json
 from app.desk.service import Changes, Service
 from app.domain.callers import COMMAND_LINE

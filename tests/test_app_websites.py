@@ -16,9 +16,8 @@ from reading_here import ReaderHere
 from app.domain.errors import DeskError
 from app.domain.progress import no_progress
 from app.domain.websites import SiteOptions
-from app.websites.addresses import Guard
 from app.websites.crawl import Crawl
-from app.websites.fetching import Fetcher
+from app.websites.fetching import Fetcher, Guard
 from app.websites.mirror import Mirror
 
 

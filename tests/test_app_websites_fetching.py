@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import pytest
 from local_site import LocalSite
 
-from app.websites.addresses import FetchFailed, Guard, is_public
-from app.websites.fetching import Fetcher, inflated
+from app.websites.fetching import Fetcher, FetchFailed, Guard, inflated, is_public
 from app.websites.urls import Scope, key_of, shape_of
 
 

@@ -17,15 +17,16 @@ SECRET = "s" * 32
 
 
 class ShopPage(BaseHTTPRequestHandler):
-    """A company's page with a strict policy of its own. /TOKEN hands a signed token over."""
+    """A company's page with a strict policy of its own. /TOKEN hands a signed token over, /light and /dark a theme."""
 
     desk = ""
 
     def do_GET(self) -> None:
+        theme = f'data-theme="{self.path[1:]}"' if self.path in ("/light", "/dark") else ""
         token = f'data-visitor="{self.path[1:]}"' if "." in self.path else ""
         page = (
             f'<!doctype html><html lang="en"><title>Shop</title><h1>Shop</h1><a href="#top">Top</a>'
-            f'<script src="{self.desk}/widget.js" data-language="en" {token} async></script>'
+            f'<script src="{self.desk}/widget.js" data-language="en" {token} {theme} async></script>'
         )
         self.send_response(200)
         self.send_header("content-type", "text/html; charset=utf-8")
@@ -187,6 +188,49 @@ def test_a_person_is_asked_for_and_sent_away(widget):
     widget.said("#wd-handoff", "A person will answer here")
     widget.press("[data-person=end]")
     widget.said("#wd-handoff", "our assistant again")
+
+
+def test_a_message_that_comes_while_it_is_closed_is_seen_on_the_button(widget, site):
+    widget.open()
+    widget.press("[data-act=new]")
+    widget.one(".wd-examples button")
+    widget.press("[data-person=ask]")
+    widget.said("#wd-handoff", "A person will answer here")
+    conversation = next(reversed(site.desk.handed))
+    owner = site.desk._owners[conversation]
+
+    def hears() -> None:
+        until(lambda: widget.button().get_attribute("aria-label") == "Open the chat, new message")
+
+    widget.press("[data-act=close]")
+    widget.leave()
+    assert widget.button().get_attribute("aria-label") == "Open the chat"
+    site.desk.say("It left today.", conversation, owner, "agent", "Ann")
+    hears()
+    widget.button().click()
+    assert widget.button().get_attribute("aria-label") == "Close the chat"
+    widget.go(widget.shop.url)  # another page of the shop, where the chat was not opened
+    assert not widget.within("iframe").is_displayed()
+    until(lambda: widget.within("iframe").get_attribute("src"))
+    time.sleep(1)  # it looks for the first time
+    site.desk.say("And it arrives tomorrow.", conversation, owner, "agent", "Ann")
+    hears()
+    widget.button().click()
+    widget.enter()
+    widget.said("#wd-transcript .wd-agent", "It left today.")
+    widget.press("[data-person=end]")
+
+
+def test_a_light_shop_has_a_light_chat_on_a_dark_system(widget):
+    dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+    widget.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
+    colours = {}
+    for theme in ("", "light", "dark"):
+        widget.open(theme)
+        widget.one("#wd-box")
+        colours[theme] = widget.driver.execute_script("return getComputedStyle(document.body).backgroundColor")
+    widget.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    assert colours == {"": "rgb(27, 26, 24)", "light": "rgb(247, 245, 242)", "dark": "rgb(27, 26, 24)"}
 
 
 def test_what_is_kept_is_deleted_after_a_second_click(widget):

@@ -90,6 +90,7 @@ def sources() -> dict[str, ast.Module]:
     }
 
 
+@cache
 def edges() -> dict[str, set[str]]:
     files = sources()
     targets = {name.removesuffix(".__init__"): name for name in files}

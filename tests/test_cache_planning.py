@@ -14,9 +14,8 @@ from cache.engine.request import Limits
 from cache.errors import CapacityError, PlanError
 from cache.memory.store import FIRST_COMPUTE_S, Cost
 from cache.planning.costs import BUNDLED, SHAPES, PassCosts, read_costs, threads_each, write_costs
-from cache.planning.memory import SimulatedMemory
 from cache.planning.planning import Counted, fewest, plan_fleet
-from cache.planning.simulation import DiskContents, Fleet, Job, SimulatedReplica, Simulation
+from cache.planning.simulation import DiskContents, Fleet, Job, SimulatedMemory, SimulatedReplica, Simulation
 from cache.planning.traffic import (
     BY_CHANCE,
     BY_MODULES,

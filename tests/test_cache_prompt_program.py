@@ -16,7 +16,7 @@ from cache.errors import PMLError
 from cache.pml.binding import Registry, module_segments
 from cache.pml.nodes import Import, Module, Parameter, Prompt, Schema, Union, check_schema, walk
 from cache.pml.parser import parse_prompt, parse_schema, write_prompt, write_schema
-from cache.programs.prompt_program import MaxTokens, PromptProgram, prompt_program
+from cache.programs import MaxTokens, PromptProgram, prompt_program
 from cache.prompt.parts import Text
 
 City = Annotated[str, MaxTokens(8, "somewhere")]

@@ -24,7 +24,7 @@ from app.domain.errors import DeskError
 from app.domain.reuse_words import reuse_line
 from app.domain.setting_types import ModelServer, key_for, model_server
 from app.domain.settings import Settings, load_settings
-from app.pml.commands import run_prompt
+from app.pml import run_prompt
 from app.storage.people import Accounts
 from app.web.rendering import render
 from app.web.server import create_app

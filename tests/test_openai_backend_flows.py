@@ -249,16 +249,17 @@ def test_openai_flows_faq_is_saved_while_the_server_is_away(desk, site, server, 
 def test_openai_flows_dashboard_says_what_the_server_reused_and_no_more(desk, server):
     finish(desk, QUESTION)
     overview = desk.overview()
-    tiles = render("admin/tiles.html", language="en", overview=overview)
+    axis = Axis.ending(datetime.now(UTC) + timedelta(minutes=1), "hour")
+    usage = desk.usage_within(axis.since, axis.until, axis.range.step)
+    tiles = render("admin/tiles.html", language="en", overview=overview, usage=usage)
     assert "tokens, counted by the model's server" in tiles
     assert "Passages" not in tiles
     assert "Same conversation" not in tiles
-    silent = replace(overview, prefix_tokens=0, computed_tokens=0)
-    assert "the model's server does not report the number" in render("admin/tiles.html", language="en", overview=silent)
+    silent = render("admin/tiles.html", language="en", overview=overview, usage=replace(usage, tokens={}))
+    assert "the model's server does not report the number" in silent
     answers = render("admin/answers.html", language="en", overview=overview, now=datetime.now(UTC))
     assert "there is no policy to calibrate" in answers
-    axis = Axis.ending(datetime.now(UTC) + timedelta(minutes=1), "hour")
-    shown = charts(axis, desk.usage_over_time(axis.since, axis.until, axis.range.step), is_elsewhere=True)
+    shown = charts(axis, desk.usage_over_time(axis.since, axis.until, axis.range.step), True)
     assert "Sources of passages" not in [chart.title for chart in shown]
     assert all(path for *_, path in shown[-1].layers), "the time to the first token is drawn"
     assert {name for name, _, path in shown[0].layers if path} == {"prefix", "computed"}

@@ -259,15 +259,24 @@ class Identity:
     """Finds callers. Safe to use from any thread; methods that ask the database may raise DeskError."""
 
     def __init__(
-        self, sessions: Sessions, secret: str | None, find_key: Callable[[str], Caller | None] = lambda token: None
+        self,
+        sessions: Sessions,
+        secret: str | None,
+        find_key: Callable[[str], Caller | None] = lambda token: None,
+        *,
+        agents_read_all: bool = False,
     ) -> None:
-        """secret: the setting `visitor_secret`."""
+        """secret: the setting `visitor_secret`. agents_read_all: the setting."""
         self._sessions, self._secret, self._find_key = sessions, secret, find_key
+        self._agents_read_all = agents_read_all
 
     def signed_in(self, token: str) -> Caller:
         """Return the account of a session's token. Asks the database."""
         account = self._sessions.account(token) if token else None
-        return NOBODY if account is None else Caller(owner=OPERATOR, name=account.name, role=account.role)
+        if account is None:
+            return NOBODY
+        reads_all = account.role == "admin" or self._agents_read_all
+        return Caller(owner=OPERATOR, name=account.name, role=account.role, reads_all=reads_all)
 
     def bearer(self, token: str) -> Caller:
         """Return the caller of an Authorization header: an API key, or a visitor's token from `new_token` or the

@@ -366,8 +366,6 @@ class Answering:
             room = engine.info.max_positions - plan.next_position
             shown, stop = prepared.decision.statements, min(engine.info.stop_tokens)
             given = quotation(shown, settings.refusal_text, engine.tokenizer, stop, room)
-        elif mode == "checked" and not engine.info.is_elsewhere:
-            given = run_tokens([Text(text="[")], engine.tokenizer)  # the number of a statement comes first
         sampling = Sampling(
             max_tokens=max(settings.answer_tokens, len(given)),
             temperature=settings.temperature,

@@ -34,7 +34,7 @@ from app.knowledge.finder import (
 )
 from app.knowledge.prompts import PassageText, PromptBuilder, PromptTurn
 from app.knowledge.warm import InFlight
-from app.privacy.redaction import redact
+from app.privacy import redact
 from app.replies.replies import (
     all_texts,
     contact_links,

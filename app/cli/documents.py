@@ -188,7 +188,7 @@ def _run(common: Common, service: Any, folders: list[str], *, accepts_losses: bo
 @contextmanager
 def _open(common: Common) -> Iterator[Any]:
     """Open a desk whose folders can be changed. A running server reads the change from the database."""
-    from app.cli.running_desk import find_running
+    from app.cli.served import find_running
 
     if find_running(common.settings.data_dir) is not None:
         with open_reader(common.settings) as service:

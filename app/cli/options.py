@@ -204,7 +204,7 @@ def open_accounts(settings: Settings) -> "Iterator[Database]":
 
 def find_served(common: Common) -> Callable[..., dict[str, Any]] | None:
     """Return the running server (`find_running`). Prints on stderr which flags it ignores."""
-    from app.cli.running_desk import find_running
+    from app.cli.served import find_running
 
     running = find_running(common.settings.data_dir)
     given = [f"--{name}" for name, value in common.flags.items() if value is not None and name != "data_dir"]

@@ -82,7 +82,7 @@ def check(
     remove: Annotated[list[str] | None, typer.Option(help="Remove a schema by name.")] = None,
 ) -> None:
     """Check a schema, and a prompt for it; show their position ids. The model computes nothing."""
-    from app.pml.commands import facts, registry_for
+    from app.pml import facts, registry_for
 
     registry = registry_for(common.settings, tokenizer=tokenizer, template=template, max_positions=max_positions)
     found = facts(registry, schema, prompt, baseline=baseline, add=add or (), remove=remove or ())
@@ -99,7 +99,7 @@ def run(
     reuse: Annotated[str, typer.Option(help="on, prefix (exact prefixes only) or off.")] = "on",
 ) -> None:
     """Run a prompt on the configured model. Encoded modules are stored for the next run."""
-    from app.pml.commands import run_prompt
+    from app.pml import run_prompt
     from cache.decoding.sampling import Sampling
 
     settings = common.settings
@@ -121,7 +121,7 @@ def export(
     ] = None,
 ) -> None:
     """Write the documents as a PML schema: slots are unions over documents, documents unions over their passages."""
-    from app.pml.commands import export_schema
+    from app.pml import export_schema
 
     slots = slots or common.settings.passages
     with open_reader(common.settings) as service:
@@ -147,7 +147,7 @@ def advise(
     template: TemplateName = None,
 ) -> None:
     """Show the parts of a prompt that prevent its reuse, and their cost in tokens."""
-    from app.pml.commands import advice_for, registry_for
+    from app.pml import advice_for, registry_for
 
     advice = advice_for(file, registry_for(common.settings, tokenizer=tokenizer, template=template), schema)
     common.show(advice, lambda: print_advice(advice))

@@ -1,15 +1,23 @@
 """Serving a desk: what is done in which order, so that the server answers at once and is ready soon.
+Commands are handed to the running server of a data folder, so that it need not be stopped.
 
 The data folder is locked, the engine's process is started, the server listens. Only then the desk is imported, on
-another thread, and loaded while the engine loads the model.
+another thread, and loaded while the engine loads the model. It also listens on a Unix socket in its data folder, which
+only its user can open (`app.web.serve`).
 """
 
 import gc
+import json
 from collections.abc import Callable
 from contextlib import closing, nullcontext
-from typing import TYPE_CHECKING
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from app.domain.errors import DeskError
+from app.domain.progress import no_progress
 from app.domain.settings import Settings
+from app.storage.lock import SOCKET_FILE, is_locked, lock_data_folder
 
 if TYPE_CHECKING:
     from app.desk.service import Service
@@ -26,7 +34,6 @@ def serve_desk(
     use.
     """
     from app.desk.disk_room import make_room
-    from app.storage.lock import lock_data_folder
     from app.web.serve import serve
     from cache.serving.child_process import ChildProcess
 
@@ -44,3 +51,45 @@ def serve_desk(
         closing(ChildProcess()) if settings.has_child else nullcontext() as process,
     ):
         serve(settings, open_desk)
+
+
+def order(socket: Path, path: str, body: dict[str, Any], progress: Any = no_progress) -> dict[str, Any]:
+    """Send work to the server: a path and a body of `app.web.serve`. Return the result as JSON. Raises DeskError."""
+    import httpx  # most commands find no running server
+
+    try:
+        with (
+            httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), timeout=None) as client,
+            client.stream("POST", f"http://desk{path}", json=body) as response,
+        ):
+            if response.status_code != 200:
+                message = f"the running server answered {response.status_code}: restart it"
+                raise DeskError(message, code="desk-refused")
+            return read_events(response.iter_lines(), progress)
+    except httpx.HTTPError as error:
+        raise DeskError(
+            f"the running server is lost ({error or type(error).__name__}): finished work is saved, try again",
+            code="desk-lost",
+        ) from error
+
+
+def find_running(folder: Path) -> Callable[..., dict[str, Any]] | None:
+    """`order` for the running server of a folder, if any. A killed process leaves its socket, but holds no folder."""
+    file = folder / SOCKET_FILE
+    return partial(order, file) if file.is_socket() and is_locked(folder) else None
+
+
+def read_events(lines: Any, progress: Callable[..., None]) -> dict[str, Any]:
+    lost = DeskError("the running server is lost: finished work is saved, try again", code="desk-lost")
+    for line in lines:
+        try:
+            event = json.loads(line)
+            if "error" in event:
+                raise DeskError(event["error"]["message"], code=event["error"]["code"])
+            if "result" in event:
+                result: dict[str, Any] = event["result"]
+                return result
+            progress(**event)
+        except (ValueError, KeyError, TypeError) as error:  # half a line, or another program's
+            raise lost from error
+    raise lost

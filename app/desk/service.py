@@ -49,7 +49,7 @@ from app.knowledge.forget import CollectionForgotten, Forgotten
 from app.knowledge.ingest import IngestOptions, IngestReport
 from app.knowledge.warm import ReadingAhead
 from app.lookups.lookups import Asking, LookUps
-from app.privacy.redaction import redact
+from app.privacy import redact
 from app.replies.replies import contact_links
 from app.storage.archive import Backup, BackupOptions, back_up_folder
 from app.storage.conversation_care import ConversationCare, Erased, Transcripts
@@ -335,6 +335,9 @@ class Service(DeskDocuments):
 
     def usage_over_time(self, since: datetime, until: datetime, step: timedelta) -> Sequence[UsageSpan]:
         return Statistics(self.database).over_time(since, until, step)
+
+    def usage_within(self, since: datetime, until: datetime, step: timedelta) -> UsageSpan:
+        return Statistics(self.database).within(since, until, step)
 
     def savings(self, since: datetime, until: datetime) -> Savings:
         return summarise_savings(Statistics(self.database).samples(since, until))

@@ -16,8 +16,10 @@ from app.domain.progress import DocumentsRead, PassagesRead
 from app.domain.words import translatable
 
 HandoffState = Literal["waiting", "taken", "left", "closed"]
-HandoffReason = Literal["button", "keyword", "refused", "thumbs", "support", "api"]
-"""button, keyword, api: the customer asked for it. refused, thumbs, support: by rule (`app.support.handoff`)."""
+HandoffReason = Literal["button", "keyword", "refused", "thumbs", "support", "api", "agent"]
+"""button, keyword, api: the customer asked for it. refused, thumbs, support: by rule (`app.support.handoff`). agent: an
+agent stepped in.
+"""
 REASONS: dict[HandoffReason, str] = {
     "button": translatable("Asked for a person"),
     "keyword": translatable("Asked for a person in a message"),
@@ -25,6 +27,7 @@ REASONS: dict[HandoffReason, str] = {
     "thumbs": translatable("Two answers rated bad"),
     "support": translatable("Two answers that the documents hardly support"),
     "api": translatable("Sent by a program"),
+    "agent": translatable("An agent stepped in"),
 }
 
 
@@ -60,7 +63,7 @@ the documents do not answer. smalltalk: a greeting or the like, answered without
 OUTCOME_WORDS: dict[Outcome, str] = {
     "answered": translatable("Answered"),
     "unsure": translatable("Not certain"),
-    "nothing": translatable("Not found in the documents"),
+    "nothing": translatable("Not found"),
     "smalltalk": translatable("Small talk"),
     "lookup": translatable("Look-up"),
 }

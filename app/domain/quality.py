@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Literal, get_args
 
 from app.domain.answers import Answer, ConversationSummary, Outcome
+from app.domain.words import translatable
 
 Cause = Literal["nothing", "unsure", "down", "unsupported", "handed"]
 """Why an answer is on the quality page. nothing: the documents have no answer. unsure: something was found, without
@@ -12,6 +13,23 @@ confidence. down: the customer's rating. unsupported: the passages do not suppor
 conversation went to an agent afterwards.
 """
 CAUSES: tuple[Cause, ...] = get_args(Cause)
+Ended = Literal["asked", "answered", "resolved", "unsure", "nothing", "person", "down", "up"]
+"""How a conversation went in a period. asked: it had a question or a hand-off. answered: every question was answered
+with confidence. resolved: so, without a hand-off or a bad rating. unsure, nothing: an answer had this outcome. person:
+a hand-off began. down, up: an answer was rated so.
+"""
+ENDED_WORDS: dict[Ended, str] = {
+    "asked": translatable("Conversations"),
+    "answered": translatable("Answered"),
+    "resolved": translatable("Resolved"),
+    "unsure": translatable("Not certain"),
+    "nothing": translatable("Not found"),
+    "person": translatable("To a person"),
+    "down": translatable("Thumbs down"),
+    "up": translatable("Thumbs up"),
+}
+BADGES: tuple[Ended, ...] = ("nothing", "unsure", "person", "down", "up")
+"""What the list of conversations says of each."""
 WEAK = 0.5  # an answer counts as unsupported if its grounding is at most this
 FAQ = "faq"  # the collection of the FAQ's document; also the finish reason of an answer from the FAQ
 
@@ -92,9 +110,10 @@ def counts_of(answers: tuple[BadAnswer, ...]) -> dict[Cause, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranscriptSummary(ConversationSummary):
-    """A conversation in the agents' list."""
+    """A conversation in the agents' list. ended: those of BADGES that it had."""
 
     owner: str
+    ended: tuple[Ended, ...] = ()
 
 
 Why = Literal["faq", "smalltalk", "empty", "low", "sure", "topic", "which", "between"]

@@ -41,7 +41,7 @@ class PageSettings(SettingGroup):
     keeps it."""
     show_technical: bool = False
     """Show customers the number of reused prompt tokens and the time to the first token below each answer. The
-    dashboard always shows them."""
+    transcripts of admins always show them."""
     widget_origins: types.Origins = ()
     """Addresses of your own sites that may embed the chat widget, for example ["https://www.example.com"]
     (docs/widget.md). None: the widget is off."""
@@ -90,8 +90,8 @@ class AnswerSettings(SettingGroup):
     """Minimum similarity (0 to 1) of the two questions for an FAQ answer. Raise it if FAQ answers appear for other
     questions. The words that name the subject must always be equal. Unset: 0.85."""
     savings_sample: Annotated[float, between(0, 1, "a number")] = 0.05
-    """Share of the answers (0 to 1) that the idle server computes a second time without reuse. The dashboard then shows
-    what reuse saves and whether it changes answers. 0: none."""
+    """Share of the answers (0 to 1) that the idle server computes a second time without reuse. The page Engine then
+    shows what reuse saves and whether it changes answers. 0: none."""
 
 
 class SearchSettings(SettingGroup):
@@ -158,6 +158,9 @@ class HandoffSettings(SettingGroup):
     """Hours of the agents with a time zone, for example "Mon-Fri 9:00-17:00, Sat 10:00-14:00 Europe/Dublin"
     (OpenStreetMap notation). At other times customers see the contacts and may leave an e-mail address. Unset:
     always."""
+    agents_read_all: bool = False
+    """Let agents read all conversations, on the pages Conversations and Quality, and step into them. Off: they read
+    only those that were handed off."""
     show_agent_names: bool = True
     """Show customers the account name of the agent who answers them."""
     handoff_webhook: types.Webhook = None

@@ -43,12 +43,12 @@ class Settings(
     ClusterSettings,
     MemorySettings,
     ModelSettings,
-    LimitSettings,
-    PrivacySettings,
-    HandoffSettings,
     WebsiteSettings,
     SearchSettings,
+    LimitSettings,
+    PrivacySettings,
     AnswerSettings,
+    HandoffSettings,
     PageSettings,
 ):
     """All settings, and the paths that follow from them. Making one writes nothing to disk.

@@ -55,7 +55,8 @@ class FirstTokenTimes:
 class UsageSpan:
     """Counts within a span of time that begins at `start`. A missing name means 0. answers: by outcome. tokens: of
     prompts, by source. modules and module_tokens: uses of modules, and their tokens, by source. misses: uses that were
-    computed, by reason. warm, cold, server: see `app.storage.statistics.Reading`; None without an answer.
+    computed, by reason. warm, cold, server: see `app.storage.statistics.Reading`; first: all of them; None without an
+    answer. grounding: mean of the checked answers; quoted: answers with quotations.
     """
 
     start: datetime
@@ -67,6 +68,13 @@ class UsageSpan:
     warm: FirstTokenTimes | None = None
     cold: FirstTokenTimes | None = None
     server: FirstTokenTimes | None = None
+    first: FirstTokenTimes | None = None
+    grounding: float | None = None
+    quoted: int = 0
+
+    @property
+    def replies(self) -> int:
+        return sum(self.answers.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,9 +18,8 @@ from app.domain.settings import Settings
 from app.domain.websites import MOST_PAGES, ReasonCount, SiteOptions
 from app.domain.words import utc_now
 from app.knowledge.ingest import IngestOptions, IngestReport, result_of
-from app.websites.addresses import Guard, Resolve, resolve
 from app.websites.crawl import Crawl
-from app.websites.fetching import Fetcher
+from app.websites.fetching import Fetcher, Guard, Resolve, resolve
 from app.websites.mirror import Mirror, site_folder
 from app.websites.robots import AGENT
 from app.websites.urls import Scope, is_same_host, key_of

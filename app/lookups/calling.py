@@ -29,8 +29,7 @@ from app.domain.errors import DeskError
 from app.domain.threads import in_own_thread
 from app.lookups.definitions import FORMATS, LookUp, in_language
 from app.lookups.values import fits
-from app.websites.addresses import FetchFailed, Guard
-from app.websites.fetching import Reply, Times, send
+from app.websites.fetching import FetchFailed, Guard, Reply, Times, send
 from app.websites.robots import AGENT
 
 LookUpOutcome = Literal["found", "not_found", "failed"]

@@ -30,7 +30,7 @@ from app.lookups.dialogue import Dialogue, Open, Step, masked, says, shown_value
 from app.lookups.recognising import Recogniser
 from app.storage.history import AnswerDetails, History, new_id
 from app.storage.lookups import Figures, LookUpStore
-from app.websites.addresses import Guard, Resolve, resolve
+from app.websites.fetching import Guard, Resolve, resolve
 
 CLOSED_S = 60.0  # after five failures in a row
 AT_AN_ADDRESS = 5  # an address has this many times a visitor's limits, because a household may share one

@@ -8,7 +8,7 @@ from datetime import date
 from phonenumbers import PhoneNumberFormat, PhoneNumberMatcher, format_number
 
 from app.lookups.definitions import Value
-from app.privacy.redaction import REGIONS
+from app.privacy import REGIONS
 
 LONGEST, MOST_TOGETHER = 64, 6
 _TOKEN = re.compile(r"[\x21-\x7e]+")

@@ -5,18 +5,18 @@ conversation is hidden at once and can be restored for `UNDO_S` seconds. Then it
 to it. Counts of answers stay, because they name no customer.
 """
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import cast
+from typing import TypeVarTuple, cast
 
-from sqlalchemy import ColumnElement, Select, delete, func, or_, select, update
-from sqlalchemy.orm import aliased
+from sqlalchemy import ColumnElement, Select, case, delete, func, or_, select, update
+from sqlalchemy.orm import InstrumentedAttribute, aliased
 
 from app.domain.answers import Outcome, Turn, from_documents
 from app.domain.callers import CUSTOMERS, OPERATOR
 from app.domain.errors import DeskError
-from app.domain.quality import WEAK, BadAnswer, Cause, FaqDraft, TranscriptSummary
+from app.domain.quality import BADGES, ENDED_WORDS, WEAK, BadAnswer, Cause, Ended, FaqDraft, TranscriptSummary
 from app.domain.words import utc_now
 from app.storage.database import Store
 from app.storage.document_change import where_in
@@ -32,21 +32,91 @@ from app.storage.history import (
 )
 from app.storage.tables import ConversationRow, FeedbackRow, HandoffRow, MessageRow
 
+Columns = TypeVarTuple("Columns")
 _QUESTION = aliased(MessageRow)
 _BEFORE = aliased(MessageRow)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """From a time until another one. None: no limit."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def within(self, time: InstrumentedAttribute[datetime]) -> list[ColumnElement[bool]]:
+        since = [] if self.since is None else [time >= self.since]
+        return since if self.until is None else [*since, time < self.until]
+
+
+EVER = Period()
+
+
+class _Ended:
+    """How conversations went in a period, as SQL: `joined` adds the tables to a query, `had` has the conditions."""
+
+    def __init__(self, period: Period, ids: Sequence[str] | None = None) -> None:
+        """ids: of the conversations, if they are known."""
+        outcome, rated = MessageRow.outcome, FeedbackRow.value
+        flags: dict[Ended, ColumnElement[bool]] = {"asked": outcome != "smalltalk"}
+        flags |= {"answered": outcome == "answered", "unsure": outcome == "unsure", "nothing": outcome == "nothing"}
+        flags |= {"down": rated == "down", "up": rated == "up"}
+        columns = [func.max(case((flag, 1), else_=0)).label(f"was_{kind}") for kind, flag in flags.items()]
+        said = select(MessageRow.conversation_id, *columns).outerjoin(FeedbackRow)
+        said = said.where(MessageRow.role == "assistant", *period.within(MessageRow.created))
+        if ids is not None:
+            said = said.where(MessageRow.conversation_id.in_(ids))
+        self._said = said.group_by(MessageRow.conversation_id).subquery()
+        handed = select(HandoffRow.conversation_id).where(*period.within(HandoffRow.requested))
+        self._handed = handed.distinct().subquery()
+        had = {kind: func.coalesce(self._said.c[f"was_{kind}"], 0) == 1 for kind in flags}
+        had["person"] = self._handed.c.conversation_id.is_not(None)
+        had["asked"] |= had["person"]
+        had["answered"] &= ~had["nothing"] & ~had["unsure"]
+        had["resolved"] = had["answered"] & ~had["person"] & ~had["down"]
+        self.had: Mapping[Ended, ColumnElement[bool]] = had
+
+    def joined(self, query: Select[*Columns]) -> Select[*Columns]:
+        for table in (self._said, self._handed):
+            query = query.outerjoin(table, table.c.conversation_id == ConversationRow.id)
+        return query
+
+
+def _of_customers() -> ColumnElement[bool]:
+    return ConversationRow.deleted.is_(None) & or_(*map(ConversationRow.owner.startswith, CUSTOMERS))
 
 
 class Transcripts(Store):
     """Conversations of all owners, except deleted ones."""
 
-    def conversations(self, query: str = "", owner: str = "", limit: int = 100) -> list[TranscriptSummary]:
-        table = ConversationRow
-        listed = summaries(table.deleted.is_(None), *map(holds, query[:MAX_QUERY].split()))
-        listed = listed.where(or_(*map(table.owner.startswith, CUSTOMERS))).add_columns(table.owner)
+    def conversations(
+        self, query: str = "", owner: str = "", limit: int = 100, *, ended: Ended | None = None, period: Period = EVER
+    ) -> list[TranscriptSummary]:
+        """Return the last used conversations. query: words in them. ended: how they went in a period."""
+        listed = summaries(_of_customers(), *map(holds, query[:MAX_QUERY].split())).add_columns(ConversationRow.owner)
         if owner:
-            listed = listed.where(table.owner == owner)
-        rows = self._database.rows(listed.limit(limit))
-        return [TranscriptSummary(**row._mapping) for row in rows]
+            listed = listed.where(ConversationRow.owner == owner)
+        if ended is not None:
+            how = _Ended(period)
+            listed = how.joined(listed).where(how.had[ended])
+        found = [TranscriptSummary(**row._mapping) for row in self._database.rows(listed.limit(limit))]
+        badges = self._badges([one.id for one in found])
+        return [replace(one, ended=badges[one.id]) for one in found]
+
+    def _badges(self, ids: list[str]) -> dict[str, tuple[Ended, ...]]:
+        how = _Ended(EVER, ids)
+        query = how.joined(select(ConversationRow.id, *(how.had[kind] for kind in BADGES)))
+        rows = self._database.rows(query.where(ConversationRow.id.in_(ids)))
+        return {id_: tuple(kind for kind, had in zip(BADGES, flags, strict=True) if had) for id_, *flags in rows}
+
+    def how_many(self, period: Period) -> Mapping[Ended, int]:
+        """Return the numbers of conversations that `conversations` lists."""
+        how = _Ended(period)
+        counts = how.joined(
+            select(*(func.count().filter(how.had[kind]) for kind in ENDED_WORDS)).select_from(ConversationRow)
+        )
+        [row] = self._database.rows(counts.where(_of_customers()))
+        return dict(zip(ENDED_WORDS, row, strict=True))
 
     def owner_of(self, conversation_id: str) -> str | None:
         its = select(ConversationRow.owner).where(ConversationRow.id == conversation_id)
@@ -55,6 +125,22 @@ class Transcripts(Store):
     def turns(self, conversation_id: str) -> list[Turn]:
         its = (MessageRow.conversation_id == conversation_id, ConversationRow.deleted.is_(None))
         return [turn(row, None) for row in self._database.values(whole(latest_messages(*its)))[::-1]]
+
+    def said(self, message_id: str, agent: str) -> FaqDraft | None:
+        """Return an agent's message with the customer's message before it as a FAQ draft; None if there is none. agent:
+        the account that wrote it; "" for all.
+        """
+        asked = select(_BEFORE.text).where(
+            _BEFORE.conversation_id == MessageRow.conversation_id, _BEFORE.role == "user"
+        )
+        asked = asked.where(_BEFORE.position < MessageRow.position).order_by(_BEFORE.position.desc()).limit(1)
+        its = [MessageRow.id == message_id, MessageRow.role == "agent", ConversationRow.deleted.is_(None)]
+        its += [MessageRow.author == agent] if agent else []
+        query = select(func.coalesce(asked.scalar_subquery(), ""), MessageRow.text)
+        rows = self._database.rows(
+            query.join(ConversationRow, ConversationRow.id == MessageRow.conversation_id).where(*its)
+        )
+        return next((FaqDraft(question=question, answer=answer) for question, answer in rows), None)
 
     def answered(self, message_id: str) -> FaqDraft | None:
         """Return an answer with its question as a FAQ draft, without Warmdesk's own words; None if there is none."""

@@ -146,6 +146,20 @@ class Handoffs(Store):
         order = ("waiting", "taken", "left")
         return sorted(found, key=lambda one: (order.index(one.handoff.state), one.handoff.requested, one.handoff.id))
 
+    def closed(self, since: datetime, agent: str) -> list[HandoffOfSomebody]:
+        """Return the hand-offs closed since a time, the last one first. agent: who took them; "" for all."""
+        its = [HandoffRow.closed >= since, HandoffRow.state == "closed", ConversationRow.deleted.is_(None)]
+        its += [HandoffRow.agent == agent] if agent else []
+        query = select(HandoffRow).join(ConversationRow).where(*its).order_by(HandoffRow.closed.desc())
+        with self._database.read() as session:
+            return [_of_somebody(session, row) for row in session.scalars(query)]
+
+    def num_others(self, conversation_id: str, owner: str) -> int:
+        """Return the number of the owner's other conversations."""
+        others = (ConversationRow.of(owner), ConversationRow.id != conversation_id)
+        with self._database.read() as session:
+            return session.scalar(select(func.count()).select_from(ConversationRow).where(*others)) or 0
+
     def named(self, handoff_id: int) -> HandoffOfSomebody:
         with self._database.read() as session:
             return _of_somebody(session, _row(session, handoff_id))

@@ -57,6 +57,7 @@ def percentile(bins: Mapping[int, int], share: float) -> float:
 ALL_TIME: Final = 0  # the width of the span that holds everything; it starts at 0
 MINUTE_S, DAY_S = 60, 86_400
 WIDTHS_S = (MINUTE_S, 3600, 6 * 3600, DAY_S, ALL_TIME)
+_FOREVER_S = 1 << 40  # a step that no time reaches
 MINUTES_KEPT = timedelta(days=8)
 MOST_SAMPLES = 1000
 SOURCES = ("computed", "session", "prefix", "module")  # of prompt tokens: columns of `UsageRow`, and labels
@@ -179,7 +180,7 @@ class Statistics(Store):
             conversations = session.scalar(select(func.count()).select_from(ConversationRow)) or 0
             [counts] = _counted(session, TallyRow.width_s == ALL_TIME) or [_Counts(0)]
         times = counts.ttft(*READINGS)
-        tokens, outcomes, checked = counts.amounts("tokens"), counts.times("answers"), counts.times("grounding").get("")
+        tokens, outcomes = counts.amounts("tokens"), counts.times("answers")
         return AnswerTotals(
             conversations=conversations,
             answers=sum(outcomes.values()),
@@ -187,7 +188,7 @@ class Statistics(Store):
             **{f"{source}_tokens": tokens.get(source, 0) for source in SOURCES},
             ttft_ms_median=None if times is None else times.p50_ms,
             ttft_ms_p95=None if times is None else times.p95_ms,
-            grounding=counts.amount("grounding") / checked if checked else None,
+            grounding=counts.grounding,
             quoted=counts.times("quoted").get("", 0),
         )
 
@@ -196,15 +197,19 @@ class Statistics(Store):
         since 1970 in UTC; the first one contains `since`. Empty spans are skipped. step: whole minutes, and whole hours
         for times more than eight days ago. Raises ValueError for another step.
         """
-        seconds = int(step.total_seconds())
-        width = max((one for one in WIDTHS_S if one and seconds > 0 and seconds % one == 0), default=None)
-        if width is None:
-            raise ValueError(f"the step is {step}: give whole minutes")
-        first = span_of(int(since.timestamp()), seconds)
+        width, seconds = _width_of(step), int(step.total_seconds())
+        return self._spans(since, until, step, None if width == seconds else seconds)
+
+    def within(self, since: datetime, until: datetime, step: timedelta) -> UsageSpan:
+        """Return the sum of the spans of `over_time`."""
+        return next(iter(self._spans(since, until, step, _FOREVER_S)), UsageSpan(start=since))
+
+    def _spans(self, since: datetime, until: datetime, step: timedelta, added_up: int | None) -> list[UsageSpan]:
+        first = span_of(int(since.timestamp()), int(step.total_seconds()))
         within = TallyRow.start >= first, TallyRow.start < until.timestamp()
         with self._database.read() as session:
-            added_up = None if width == seconds else seconds
-            return [counts.span() for counts in _counted(session, TallyRow.width_s == width, *within, step=added_up)]
+            found = _counted(session, TallyRow.width_s == _width_of(step), *within, step=added_up)
+            return [counts.span() for counts in found]
 
     def points(self, limit: int = 200) -> list[AnswerPoint]:
         query = (
@@ -307,8 +312,10 @@ class _Counts:
     def amounts(self, subject: str) -> dict[str, int]:
         return {label: int(amount) for label, _, amount in self.by_subject.get(subject, ())}
 
-    def amount(self, subject: str) -> float:
-        return sum(amount for _, _, amount in self.by_subject.get(subject, ()))
+    @property
+    def grounding(self) -> float | None:
+        checked = self.by_subject.get("grounding", ())
+        return checked[0][2] / checked[0][1] if checked else None
 
     def ttft(self, *readings: Reading) -> FirstTokenTimes | None:
         bins: Counter[int] = Counter()
@@ -329,7 +336,19 @@ class _Counts:
             warm=self.ttft("warm"),
             cold=self.ttft("cold"),
             server=self.ttft("server"),
+            first=self.ttft(*READINGS),
+            grounding=self.grounding,
+            quoted=self.times("quoted").get("", 0),
         )
+
+
+def _width_of(step: timedelta) -> int:
+    """Return the width of the stored spans that make up a step. Raises ValueError for parts of a minute."""
+    seconds = int(step.total_seconds())
+    width = max((one for one in WIDTHS_S if one and seconds > 0 and seconds % one == 0), default=None)
+    if width is None:
+        raise ValueError(f"the step is {step}: give whole minutes")
+    return width
 
 
 def _counted(session: Session, *where: ColumnElement[bool], step: int | None = None) -> list[_Counts]:

@@ -15,7 +15,7 @@ from app.domain.errors import DeskError
 from app.domain.setting_types import is_open
 from app.domain.settings import Settings
 from app.domain.words import utc_now
-from app.privacy.redaction import redact
+from app.privacy import redact
 from app.replies.replies import heard
 from app.storage.database import Database
 from app.storage.handoffs import HandoffOfSomebody, Handoffs, Judged
@@ -48,11 +48,19 @@ MAX_MESSAGE = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenCase:
-    """A hand-off with all messages of its conversation. looked_up: the values of a look-up that was open."""
+    """A hand-off with all messages of its conversation. others: number of the customer's other conversations.
+    looked_up: the values of a look-up that was open.
+    """
 
     of: HandoffOfSomebody
     turns: list[Turn]
+    others: int
     looked_up: str = ""
+
+    @property
+    def last_question(self) -> str:
+        """The customer's last message; "" if there is none."""
+        return next((turn.text for turn in reversed(self.turns) if turn.role == "user"), "")
 
 
 class AgentQueue:
@@ -75,9 +83,23 @@ class AgentQueue:
         found = self._handoffs.named(handoff_id)
         if agent and found.handoff.state == "closed" and found.handoff.agent != agent:
             raise DeskError("this conversation is with the assistant again", code="handoff-closed")
-        id_ = found.handoff.conversation_id
-        state = self._lookups.open(id_) or {}
-        return OpenCase(of=found, turns=self._history.turns(id_, found.owner), looked_up=state.get("text", ""))
+        conversation, owner = found.handoff.conversation_id, found.owner
+        others = self._handoffs.num_others(conversation, owner)
+        looked_up = (self._lookups.open(conversation) or {}).get("text", "")
+        turns = self._history.turns(conversation, owner)
+        return OpenCase(of=found, turns=turns, others=others, looked_up=looked_up)
+
+    def closed(self, agent: str = "") -> list[HandoffOfSomebody]:
+        """Return the hand-offs closed within a day that an agent took; "": all of them."""
+        return self._handoffs.closed(self._now() - timedelta(days=1), agent)
+
+    def step_in(self, conversation_id: str, owner: str, agent: str) -> int:
+        """Hand a conversation to an agent who was not asked for. Return the number of the hand-off. Raises DeskError
+        "handoff-taken" if another agent has it.
+        """
+        handoff = self._handoffs.request(conversation_id, owner, "waiting", "agent", "", self._now())
+        self._handoffs.take(handoff.id, agent, self._now())
+        return handoff.id
 
     def take(self, handoff_id: int, agent: str) -> None:
         self._handoffs.take(handoff_id, agent, self._now())

@@ -10,9 +10,9 @@ from typing import Literal
 
 from app.domain.callers import Caller
 
-Who = Literal["everyone", "visitor", "agent", "admin", "key:chat", "key:documents", "key:admin"]
-"""visitor: with a visitor's token. agent, admin: signed in; an admin may do what agents do. key: an API key that has
-this scope.
+Who = Literal["everyone", "visitor", "agent", "reader", "admin", "key:chat", "key:documents", "key:admin"]
+"""visitor: with a visitor's token. agent, admin: signed in; an admin may do what agents do. reader: an admin, and with
+the setting `agents_read_all` an agent. key: an API key that has this scope.
 """
 
 
@@ -28,6 +28,8 @@ class Rule:
         if "everyone" in self.who or any(f"key:{scope}" in self.who for scope in caller.scopes):
             return True
         if caller.role:
+            if "reader" in self.who and caller.reads_all:
+                return True
             return caller.role in self.who or (caller.role == "admin" and "agent" in self.who)
         return "visitor" in self.who and bool(caller.owner) and not caller.scopes
 
@@ -38,7 +40,6 @@ def _rule(methods: str, path: str, *who: Who) -> Rule:
 
 _PAGE = r"/(config|theme\.css|manifest\.json|robots\.txt|pwa_icon(/\d+)?|(assets|static|svelte)/[\w./@+-]+)?/?"
 _READ = r"/gradio_api/(info|startup-events|app_id|queue/data)/?"
-_SENT = r"/gradio_api/queue/join"
 _ID = r"[\w-]+"
 _NUMBER = r"\d{1,9}"  # id of a row: PostgreSQL cannot compare larger numbers
 RULES = (
@@ -53,8 +54,12 @@ RULES = (
     _rule("GET DELETE", rf"/v1/handoffs/{_ID}", "key:chat"),
     _rule("GET POST", r"/v1/documents", "key:documents"),
     _rule("GET DELETE", rf"/v1/documents/{_ID}", "key:documents"),
-    _rule("GET", r"/admin/(api|openapi\.json)", "admin"),
-    _rule("GET", r"/(desk|admin|documents|handoff|quality)\.css|/(api|documents|events|quality|queue)\.js", "everyone"),
+    _rule("GET", r"/admin/(engine|api|openapi\.json)?", "admin"),
+    _rule(
+        "GET",
+        r"/(desk|admin|documents|handoff|quality)\.css|/(admin|api|documents|events|quality|queue)\.js",
+        "everyone",
+    ),
     _rule("GET", r"/logo|/favicon\.ico/?", "everyone"),
     _rule("GET", rf"/sources/\w+/{_NUMBER}", "visitor"),
     _rule("GET", r"/widget|/widget\.js|/widget/page\.(css|js)", "everyone"),
@@ -62,14 +67,15 @@ RULES = (
     _rule("POST", r"/widget/(open|ask|stop|feedback|person|typing)", "visitor"),
     _rule("GET POST", r"/admin/login", "everyone"),
     _rule("POST", r"/admin/logout", "everyone"),
-    _rule("GET", r"/admin/(quality|conversations(/\w+)?)", "admin"),
+    _rule("GET", r"/admin/(quality|conversations(/\w+)?)", "reader"),
+    _rule("POST", r"/admin/conversations/\w+/step-in", "reader"),
     _rule("GET", r"/admin/(faq|search)", "agent"),
     _rule("POST", r"/admin/faq(/delete)?", "agent"),
     _rule("GET", rf"/admin/documents(/{_NUMBER}(/file)?)?", "admin"),
     _rule("POST", r"/admin/documents/(upload|forget|collections/forget)", "admin"),
     _rule("POST", r"/admin/documents/folders(/(run|remove|stop|try))?", "admin"),
-    _rule("GET", rf"/admin/queue(/rows|/{_NUMBER}(/now)?)?", "agent"),
-    _rule("POST", rf"/admin/queue/{_NUMBER}/(take|answer|close)", "agent"),
+    _rule("GET", rf"/admin/queue(/rows|/faq|/{_NUMBER}(/now)?)?", "agent"),
+    _rule("POST", rf"/admin/queue/{_NUMBER}/(take|suggest|answer|close|reopen)", "agent"),
     _rule("GET", r"/admin/modules(/memory)?", "admin"),
     _rule("POST", r"/admin/modules/(warm|evict|keep|release|verify)", "admin"),
     _rule("GET POST", r"/admin/(accounts|keys|settings)", "admin"),
@@ -78,15 +84,13 @@ RULES = (
     _rule("GET", r"/admin/audit", "admin"),
     _rule("GET", r"/admin/lookups", "admin"),
     _rule("POST", r"/admin/lookups/try", "admin"),
-    _rule("GET", rf"/admin({_PAGE}|{_READ})", "admin"),
-    _rule("POST", rf"/admin{_SENT}", "admin"),
     _rule("GET", r"/conversations/\w+/export\.\w+", "visitor"),
     _rule("GET", r"/my-data", "visitor"),
     _rule("POST", r"/my-data/delete|/sign-out", "visitor"),
     _rule("POST", r"/typing", "visitor"),
     _rule("GET", _PAGE, "everyone"),
     _rule("GET", _READ, "visitor"),
-    _rule("POST", _SENT, "visitor"),
+    _rule("POST", r"/gradio_api/queue/join", "visitor"),
 )
 
 

@@ -4,7 +4,6 @@ secret that is shown once is in the response and is not stored.
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import Annotated, Any, TypeAlias, cast
 
 from fastapi import FastAPI, Form, Query, Request
@@ -158,15 +157,15 @@ ACTIONS: Mapping[str, str] = {
     "account-add": translatable("added the account"),
     "account-role": translatable("changed the role of"),
     "account-password": translatable("made a new password for"),
-    "account-remove": translatable("removed the account"),
+    "account-remove": translatable("deleted the account"),
     "key-create": translatable("made the key"),
     "key-revoke": translatable("revoked the key"),
     "document-add": translatable("added the document"),
     "document-ingest": translatable("added documents from"),
-    "document-forget": translatable("forgot the document"),
-    "collection-forget": translatable("forgot the collection"),
+    "document-forget": translatable("deleted the document"),
+    "collection-forget": translatable("deleted the collection"),
     "sync-save": translatable("set up the synchronised folder"),
-    "sync-remove": translatable("ended the synchronised folder"),
+    "sync-remove": translatable("stopped synchronising the folder"),
     "sync-stop": translatable("stopped a run of the synchronised folder"),
     "sync": translatable("synchronised the folder"),
     "visitor-erase": translatable("deleted all data of a customer"),
@@ -204,4 +203,4 @@ def add_audit_page(app: FastAPI, audit: Audit) -> None:
             "actions": ACTIONS,
             "who": WHO,
         }
-        return admin_page(request, "audit.html", now=datetime.now(UTC), **values)
+        return admin_page(request, "audit.html", **values)

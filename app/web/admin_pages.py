@@ -8,7 +8,7 @@ call /v1 in an admin's name.
 import json
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 from urllib.parse import urlencode
 
 from fastapi import FastAPI, Form, Request
@@ -28,13 +28,14 @@ from app.web.rendering import admin_words, page_language, render
 PAGES = (
     ("/admin/", translatable("Dashboard")),
     ("/admin/queue", translatable("Queue")),
+    ("/admin/conversations", translatable("Conversations")),
     ("/admin/quality", translatable("Quality")),
     ("/admin/faq", translatable("FAQ")),
-    ("/admin/conversations", translatable("Conversations")),
-    ("/admin/search", translatable("Test search")),
+    ("/admin/search", translatable("Try a question")),
     ("/admin/documents", translatable("Documents")),
     ("/admin/lookups", translatable("Look-ups")),
-    ("/admin/modules", translatable("Passages read")),
+    ("/admin/modules", translatable("Model memory")),
+    ("/admin/engine", translatable("Engine")),
     ("/admin/settings", translatable("Settings")),
     ("/admin/accounts", translatable("Accounts")),
     ("/admin/keys", translatable("Keys")),
@@ -42,6 +43,12 @@ PAGES = (
     ("/admin/api", translatable("API")),
 )
 """Path and name of every page, in the order of the navigation."""
+GROUPS = {
+    "/admin/": translatable("Support"),
+    "/admin/documents": translatable("Knowledge"),
+    "/admin/settings": translatable("Desk"),
+}
+"""Groups of the navigation, by the path of their first page."""
 DONE = {
     "warm": translatable("The passage is loaded."),
     "evict": translatable("The passage was unloaded."),
@@ -49,12 +56,12 @@ DONE = {
     "release": translatable("The passage is no longer pinned."),
     "sound": translatable("Verified: the recomputed numbers are the same, except for rounding."),
     "differs": translatable(
-        "The stored numbers differ from those that the model computes: forget the document and add it again."
+        "The stored numbers differ from those that the model computes: delete the document and add it again."
     ),
     "unreadable": translatable(
         "The stored copy could not be read and was deleted: the passage is encoded again when needed."
     ),
-    "account-removed": translatable("The account was removed and signed out everywhere."),
+    "account-removed": translatable("The account was deleted and signed out everywhere."),
     "role": translatable("The role was changed, and the account was signed out everywhere."),
     "key-revoked": translatable("The key no longer works."),
     "settings": translatable("Saved. Restart Warmdesk to use the changes."),
@@ -63,13 +70,22 @@ DONE = {
 NO_STORE = {"cache-control": "no-store"}
 
 
-def links_for(caller: Caller) -> list[tuple[str, str]]:
+Links: TypeAlias = dict[str, list[tuple[str, str]]]  # the entries of PAGES, by group
+
+
+def links_for(caller: Caller) -> Links:
     """Return the entries of PAGES that the caller may open."""
-    return [page for page in PAGES if (rule := find_rule(page[0], "GET")) and rule.allows(caller)]
+    links: Links = {}
+    group = ""
+    for path, words in PAGES:
+        group = GROUPS.get(path, group)
+        if (rule := find_rule(path, "GET")) and rule.allows(caller):
+            links.setdefault(group, []).append((path, words))
+    return links
 
 
 def home_of(caller: Caller) -> str:
-    return next((path for path, _ in links_for(caller)), "/admin/")
+    return next((path for pages in links_for(caller).values() for path, _ in pages), "/admin/")
 
 
 def admin_page(request: Request, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
@@ -78,13 +94,15 @@ def admin_page(request: Request, template: str, *, status: int = 200, **values: 
     did = DONE.get(request.query_params.get("did", "")) if request.method == "GET" else None
     path = request.url.path
     here = next((page for page, _ in PAGES if path == page or path.startswith(f"{page}/")), path)
-    frame = {"links": links_for(caller), "here": here, "caller": caller, "did": did}
-    html = render(template, language=page_language(request.headers), **frame, **values)
+    frame = {"links": links_for(caller), "here": here, "request_path": path, "caller": caller, "did": did}
+    frame["now"] = datetime.now(UTC)
+    html = render(template, language=page_language(request.headers), **(frame | values))
     return HTMLResponse(html, status, headers=NO_STORE)
 
 
-def done(path: str, did: str, **query: str) -> RedirectResponse:
-    return RedirectResponse(f"{path}?{urlencode({**query, 'did': did})}", 303)
+def done(path: str, did: str, at: str = "", **query: str) -> RedirectResponse:
+    """Return to a page. did: a key of DONE. at: the id of the place that is looked at."""
+    return RedirectResponse(f"{path}?{urlencode({**query, 'did': did})}{at and f'#{at}'}", 303)
 
 
 PAGE = "/admin/modules"
@@ -95,7 +113,7 @@ COLUMNS: Mapping[str, tuple[str, Callable[[ModuleRow], Any]]] = {
     "document": (translatable("Document"), lambda row: row.document),
     "tokens": (translatable("Tokens"), lambda row: -row.tokens),
     "size": (translatable("Size"), lambda row: -row.num_bytes),
-    "tier": (translatable("Stored in"), lambda row: row.tier),
+    "tier": (translatable("Where"), lambda row: row.tier),
     "uses": (translatable("Uses"), lambda row: -row.hits),
     "missed": (translatable("Missed"), lambda row: -row.misses),
     "saved": (translatable("Tokens saved"), lambda row: -row.saved),
@@ -124,7 +142,7 @@ def add_module_routes(app: FastAPI, desk: Service, audit: Audit) -> None:
         values["is_elsewhere"] = overview.is_elsewhere
         some = rows[(page - 1) * SHOWN : page * SHOWN]
         status = 200 if error is None else 409
-        return admin_page(request, "modules.html", status=status, modules=some, now=datetime.now(UTC), **values)
+        return admin_page(request, "modules.html", status=status, modules=some, **values)
 
     @app.get(PAGE)
     def modules(request: Request, q: Line = "", sort: Id = "saved", page: int = 1) -> HTMLResponse:

@@ -33,13 +33,13 @@ _WORD = re.compile(r"\w+")
 
 
 def suggestions(question: str, answer: Answer) -> list[str]:
-    """Return what the answer gives to choose from, or at most MOST topics, first of pages that the answer does not use;
-    none that the question already names.
+    """Return what the answer gives to choose from, or at most MOST topics of pages that it does not use; none that the
+    question already names.
     """
     if answer.choices:
         return list(answer.choices)
     topics: list[str] = []
-    for citation in sorted(answer.citations, key=lambda one: not one.see_also):
+    for citation in (one for one in answer.citations if one.see_also):
         for topic in (citation.section.rpartition(" > ")[2], citation.title):
             if topic and not any(_names(known, topic) for known in (question, *topics)):
                 topics.append(topic)

@@ -164,7 +164,11 @@ _NO_STORE = {"cache-control": "no-store", "x-accel-buffering": "no"}
 _FRESH = {"cache-control": "public, max-age=600"}
 _COLOUR = "#a84a24"
 _Word = Annotated[Id, Body(embed=True)]
-_LABELS = {"open": translatable("Open the chat"), "close": translatable("Close the chat")}
+_LABELS = {
+    "open": translatable("Open the chat"),
+    "close": translatable("Close the chat"),
+    "news": translatable("Open the chat, new message"),
+}
 
 
 class WidgetQuestion(BaseModel):
@@ -231,9 +235,10 @@ def add_widget_routes(app: FastAPI, desk: Service, limits: QuestionLimits, setti
     give_out("/widget/page.css", css + static("widget_page.css"), "text/css")
 
     @app.get("/widget")
-    def page(request: Request, language: Id = "") -> HTMLResponse:
+    def page(request: Request, language: Id = "", theme: Id = "") -> HTMLResponse:
         wanted = {"accept-language": language} if language else request.headers
         shown = {"name": settings.desk_name, "origins": settings.widget_origins, "prefetch": settings.foresees}
+        shown["scheme"] = theme if theme in ("light", "dark") else "light dark"
         return HTMLResponse(render("widget.html", language=page_language(wanted), **shown), headers=_NO_STORE)
 
     @app.post("/widget/visitor")

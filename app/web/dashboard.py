@@ -1,29 +1,31 @@
-"""The dashboard: charts over time as SVG paths, and Gradio's components with their refresh. It changes nothing. Server
-and guard require the login.
+"""The two dashboards, of customers' conversations and of the engine, with charts over time as SVG paths. They change
+nothing; admin.js draws them again when something has changed.
 
-All charts share one time axis. Times without a measurement stay empty. A chart is 100 x 100 units, and the page
-stretches it. Out of scope: counting (`app.storage.statistics`), colours and labels (`templates/admin/charts.html`).
+The time range stands in the address. All charts share one time axis. Times without a measurement stay empty. A chart is
+100 x 100 units, and the page stretches it. Out of scope: counting (`app.storage.statistics`), colours
+(`static/admin.css`).
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import ceil, log10
-from typing import Any, Literal, cast
+from typing import Annotated, Any, TypeAlias
 
-import gradio as gr
+from fastapi import FastAPI, Query, Request
+from fastapi.responses import HTMLResponse
 
 from app.desk.service import Service
-from app.domain.callers import Caller
-from app.domain.errors import DeskError
+from app.domain.answers import OUTCOME_WORDS
+from app.domain.callers import Id
+from app.domain.quality import ENDED_WORDS
 from app.domain.reuse_words import SOURCES
 from app.domain.statistics import FirstTokenTimes, UsageSpan
 from app.domain.words import count, gettext, milliseconds, percent, speaking, translatable
-from app.web.admin_pages import links_for
-from app.web.rendering import ENGLISH, LANGUAGES, page_language, render, translations
+from app.storage.conversation_care import Period, Transcripts
+from app.web.admin_pages import admin_page
+from app.web.rendering import page_language, translations
 
-Range = Literal["hour", "day", "week", "month"]
 _CLOCK, _DATE = "%H:%M", translatable("%-d %b")
 
 
@@ -38,7 +40,7 @@ class TimeRange:
     label: str
 
 
-RANGES: Mapping[Range, TimeRange] = {
+RANGES: Mapping[str, TimeRange] = {
     "hour": TimeRange(translatable("Hour"), timedelta(hours=1), timedelta(minutes=1), 4, _CLOCK),
     "day": TimeRange(translatable("Day"), timedelta(days=1), timedelta(minutes=30), 4, _CLOCK),
     "week": TimeRange(translatable("Week"), timedelta(days=7), timedelta(hours=3), 7, _DATE),
@@ -49,6 +51,7 @@ READ_FROM = (
     *(("prefix", translatable("Shared prefix")), ("computed", translatable("Computed now"))),
 )
 TIERS = tuple((name, words) for name, words in SOURCES.items() if name != "elsewhere")
+OUTCOMES = tuple((name, words) for name, words in OUTCOME_WORDS.items() if name != "smalltalk")
 FIRST_TOKEN = (
     ("warm-p50", translatable("Warm, median")),
     ("warm-p95", translatable("Warm, slowest 5%")),
@@ -67,32 +70,38 @@ Names = Sequence[tuple[str, str]]  # the series of a chart: name of the colour, 
 @dataclass(frozen=True, slots=True)
 class Chart:
     """A chart in the page's language. scale: labels of the vertical axis, from the top; the last one is zero. layers:
-    name, words and SVG path of each series; the path is "" if it has no value. bins: for the pointer, the place of each
-    step of the time axis, and its time and values in words.
+    name, words and SVG path of each series; the path is "" if it has no value. bins: the place of each measured step of
+    the time axis, its time, and the values of the layers in words.
     """
 
     title: str
     are_bars: bool
     scale: tuple[str, ...]
     layers: list[tuple[str, str, str]]
-    bins: list[tuple[float, str]]
+    bins: list[tuple[float, str, Sequence[str]]]
+
+    @property
+    def columns(self) -> list[tuple[str, str]]:
+        return [(words, "wd-num") for _, words, _ in self.layers]
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
     """The time axis that charts share."""
 
+    name: str
     since: datetime
     until: datetime
     range: TimeRange
 
     @classmethod
-    def ending(cls, now: datetime, name: Range) -> "Axis":
-        """Return the axis of the latest `name` of time, in whole steps."""
+    def ending(cls, now: datetime, name: str) -> "Axis":
+        """Return the axis of the latest `name` of time, or of a day for an unknown name, in whole steps."""
+        name = name if name in RANGES else "day"
         chosen = RANGES[name]
         step_s = chosen.step.total_seconds()
         until = datetime.fromtimestamp(ceil(now.timestamp() / step_s) * step_s, UTC)
-        return cls(until - chosen.length, until, chosen)
+        return cls(name, until - chosen.length, until, chosen)
 
     @property
     def width(self) -> float:
@@ -113,16 +122,23 @@ class Axis:
         return f"{time.strftime(gettext(_DATE))} {time.strftime(_CLOCK)}"
 
 
-def charts(axis: Axis, spans: Sequence[UsageSpan], *, is_elsewhere: bool = False) -> list[Chart]:
-    """Return all charts of the dashboard. spans: drawn if within the axis. is_elsewhere: the model is remote, so
-    passages are unknown.
+def outcomes(axis: Axis, spans: Sequence[UsageSpan]) -> Chart:
+    """Return how questions ended. spans: drawn if within the axis."""
+    ended = {step: [span.answers.get(name, 0) for name, _ in OUTCOMES] for step, span in _placed(axis, spans).items()}
+    return _bars(gettext("How questions ended"), axis, OUTCOMES, ended)
+
+
+def _placed(axis: Axis, spans: Sequence[UsageSpan]) -> dict[int, UsageSpan]:
+    return {axis.place(span): span for span in spans if axis.since <= span.start < axis.until}
+
+
+def charts(axis: Axis, spans: Sequence[UsageSpan], is_elsewhere: bool) -> list[Chart]:
+    """Return the charts of the engine. spans: drawn if within the axis. is_elsewhere: the model is remote, so passages
+    are unknown.
     """
-    steps = {axis.place(span): span for span in spans if axis.since <= span.start < axis.until}
+    steps = _placed(axis, spans)
     tokens = {step: [span.tokens.get(name, 0) for name, _ in READ_FROM] for step, span in steps.items()}
-    drawn = [
-        _bars(gettext("Prompt tokens by source"), axis, READ_FROM, tokens),
-        _bars(gettext("Share of prompt tokens"), axis, READ_FROM, tokens, as_shares=True),
-    ]
+    drawn = [_bars(gettext("Prompt tokens by source"), axis, READ_FROM, tokens)]
     title = gettext("Time to first token")
     if is_elsewhere:
         first = {step: _first_token(span.server) for step, span in steps.items()}
@@ -178,15 +194,11 @@ def _lines(title: str, axis: Axis, names: Names, values: Mapping[int, Sequence[f
 
 def _drawn(
     axis: Axis, names: Names, paths: Sequence[str], words: Mapping[int, Sequence[str]]
-) -> tuple[list[tuple[str, str, str]], list[tuple[float, str]]]:
+) -> tuple[list[tuple[str, str, str]], list[tuple[float, str, Sequence[str]]]]:
     """Return the layers and bins of a chart. words: the values of each step."""
     labels = [gettext(label) for _, label in names]
     layers = [(name, label, path) for (name, _), label, path in zip(names, labels, paths, strict=True)]
-    bins = [
-        (step * axis.width, "\n".join([axis.when(step), *map("{}: {}".format, labels, row)]))
-        for step, row in sorted(words.items())
-    ]
-    return layers, bins
+    return layers, [(step * axis.width, axis.when(step), row) for step, row in sorted(words.items())]
 
 
 def _round_up(value: float) -> float:
@@ -196,62 +208,31 @@ def _round_up(value: float) -> float:
     return next(power * step for step in (1, 2, 5, 10) if power * step >= value)
 
 
-REFRESH_S = 5.0
-PARTS = ("head", "welcome", "tiles", "load", "charts", "savings", "memory", "answers", "prefixes", "misses")
-"""Templates in templates/admin, from the top of the page down."""
-ABOVE = 4  # number of them above the choice of the time range
+Drawing: TypeAlias = Callable[[Axis, Sequence[UsageSpan], bool], list[Chart]]
+Numbers: TypeAlias = Callable[[datetime, datetime], dict[str, Any]]  # of a period, by the name in the template
+ChosenRange = Annotated[Id, Query(alias="range")]
 
 
-def titles() -> dict[str, str]:
-    """Return the title of the browser's tab, by language code of HTML."""
-    found = {}
-    for language, tag in LANGUAGES.items():
-        with speaking(translations(language)):
-            found[tag] = f"{gettext('Dashboard')} · Warmdesk"
-    return found
+def add_dashboard_routes(app: FastAPI, desk: Service, transcripts: Transcripts) -> None:
+    def page(request: Request, name: str, range_: str, draw: Drawing, more: Numbers) -> HTMLResponse:
+        axis = Axis.ending(datetime.now(UTC), range_)
+        period, overview = (axis.since, axis.until), desk.overview()
+        with speaking(translations(page_language(request.headers))):
+            drawn = draw(axis, desk.usage_over_time(*period, axis.range.step), overview.is_elsewhere)
+        shown = {"overview": overview, "axis": axis, "charts": drawn, "ranges": RANGES, **more(*period)}
+        shown["usage"] = desk.usage_within(*period, axis.range.step)
+        return admin_page(request, f"admin/{name}.html", **shown)
 
+    def conversations(since: datetime, until: datetime) -> dict[str, Any]:
+        return {"numbers": transcripts.how_many(Period(since=since, until=until)), "ended_words": ENDED_WORDS}
 
-def build_admin(desk: Service) -> gr.Blocks:
-    """Return the page, not yet mounted. The caller must require the login."""
-    links = links_for(Caller(role="admin"))
+    def work(since: datetime, until: datetime) -> dict[str, Any]:
+        return {"load": desk.load(), "savings": desk.savings(since, until)}
 
-    def refresh(chosen: str, request: gr.Request) -> list[Any]:
-        try:
-            return draw(chosen, request)
-        except DeskError as error:
-            if not error.is_of_database:
-                raise
-            return [gr.skip()] * (len(PARTS) + 1)  # the old numbers stay, and the next refresh may succeed
+    @app.get("/admin/")
+    def support(request: Request, range_: ChosenRange = "") -> HTMLResponse:
+        return page(request, "support", range_, lambda axis, spans, _: [outcomes(axis, spans)], conversations)
 
-    def draw(chosen: str, request: gr.Request) -> list[Any]:
-        now, language = datetime.now(UTC), page_language(request.headers)
-        overview, axis = desk.overview(), Axis.ending(now, cast("Range", chosen) if chosen in RANGES else "day")
-        with speaking(translations(language)):
-            usage = desk.usage_over_time(axis.since, axis.until, axis.range.step)
-            drawn = charts(axis, usage, is_elsewhere=overview.is_elsewhere)
-            choices = [(gettext(one.words), name) for name, one in RANGES.items()]
-            radio = gr.Radio(choices=choices, label=gettext("Time range"), visible=bool(overview.answers))
-        values = {"overview": overview, "load": desk.load(), "links": links, "charts": drawn, "axis": axis}
-        values["savings"] = desk.savings(axis.since, axis.until)
-        texts = [render(f"admin/{name}.html", language=language, now=now, **values) for name in PARTS]
-        return [*texts, radio]
-
-    def part(name: str) -> gr.HTML:
-        return gr.HTML("", elem_id=f"wd-{name}", js_on_load=None, apply_default_css=False)
-
-    title = titles()
-    with gr.Blocks(title=title[LANGUAGES[ENGLISH]], analytics_enabled=False, fill_width=True) as blocks:
-        with gr.Column(elem_id="wd-admin"):
-            parts = [part(name) for name in PARTS[:ABOVE]]
-            choice = gr.Radio(
-                choices=list(RANGES), value="day", visible=False, elem_id="wd-range", container=False, interactive=True
-            )
-            parts += [part(name) for name in PARTS[ABOVE:]]
-        outputs = [*parts, choice]
-        quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
-        blocks.load(refresh, [choice], outputs, **quiet)
-        # Gradio has one title for all readers.
-        blocks.load(js=f"() => {{ document.title = {json.dumps(title)}[document.documentElement.lang]; }}", **quiet)
-        choice.input(refresh, [choice], outputs, **quiet)
-        gr.Timer(REFRESH_S).tick(refresh, [choice], outputs, **quiet)
-    return blocks
+    @app.get("/admin/engine")
+    def engine(request: Request, range_: ChosenRange = "") -> HTMLResponse:
+        return page(request, "engine", range_, charts, work)

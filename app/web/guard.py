@@ -187,10 +187,9 @@ class Guard:
 
     async def _passed(self, request: Request, send: Send, nonce: str) -> None:
         scope, receive = request.scope, request.receive
-        if scope["method"] == "GET" and scope["path"] in ("/", "/admin/"):
+        if scope["method"] == "GET" and scope["path"] == "/":
             del MutableHeaders(scope=scope)["accept-encoding"]  # compressed pages could not get their nonce
             send = _rewritten(send, nonce, LANGUAGES[page_language(request.headers)])
-        if scope["method"] == "GET" and scope["path"] == "/":
             if visitors.PARAMETER in request.query_params:
                 await self._handed_over(request)(scope, receive, send)
                 return

@@ -11,28 +11,29 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import Body, FastAPI, Query, Request
-from fastapi.responses import HTMLResponse, JSONResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from app.access.identity import caller_of
 from app.desk.service import Changes, Service
-from app.domain.answers import REASONS
+from app.domain.answers import BETWEEN, REASONS
 from app.domain.callers import Id, Line, LongText, Record
 from app.domain.errors import DeskError
 from app.domain.progress import Progress
-from app.domain.quality import CAUSES, Cause, FaqDraft
+from app.domain.quality import CAUSES, ENDED_WORDS, Cause, Ended, FaqDraft, SearchExplanation
 from app.domain.words import gettext, speaking, translatable
-from app.storage.conversation_care import Transcripts
+from app.storage.conversation_care import EVER, Period, Transcripts
 from app.storage.people import Audit
 from app.storage.tables import LARGEST_NUMBER
 from app.support.faq import folded_line
 from app.support.handoff import AgentQueue, OpenCase
-from app.web.admin_pages import NO_STORE, admin_page, links_for
+from app.web.admin_pages import NO_STORE, admin_page
+from app.web.dashboard import RANGES, Axis
 from app.web.document_routes import events
 from app.web.guard import refused
 from app.web.rendering import UNEXPECTED, page_language, render, translations
 
 PERIODS = (7, 30, 90, 365)  # periods of the quality page, in days
-LISTED = 200  # maximum conversations in the list
+LISTED, LISTED_GROUPS = 200, 100  # maximum conversations and groups of questions in the lists
 
 
 def add_quality_routes(app: FastAPI, desk: Service, transcripts: Transcripts, record: Record) -> None:
@@ -40,13 +41,17 @@ def add_quality_routes(app: FastAPI, desk: Service, transcripts: Transcripts, re
         return Changes(desk, record, caller_of(request).who)
 
     def page(request: Request, template: str, status: int = 200, **values: object) -> HTMLResponse:
-        return admin_page(request, f"quality/{template}.html", status=status, now=datetime.now(UTC), **values)
+        return admin_page(request, f"quality/{template}.html", status=status, **values)
 
     @app.get("/admin/quality")
     def quality(request: Request, days: Annotated[int, Query(ge=1, le=3650)] = 30, cause: Id = "") -> HTMLResponse:
         chosen: Cause | None = next((one for one in CAUSES if one == cause), None)
         shown: dict[str, Any] = {"days": days, "cause": chosen, "periods": PERIODS, "all_causes": CAUSES}
-        return page(request, "quality", report=desk.quality.report(days, chosen), **shown)
+        report = desk.quality.report(days, chosen)
+        known = {folded_line(text) for pair in desk.quality.faq() for text in pair.questions}
+        solved = [one for one in report.groups if any(folded_line(bad.question) in known for bad in one.answers)]
+        open_ = [one for one in report.groups if one not in solved]
+        return page(request, "quality", report=report, open=open_[:LISTED_GROUPS], solved=solved, **shown)
 
     @app.get("/admin/faq")
     def faq(
@@ -56,11 +61,15 @@ def add_quality_routes(app: FastAPI, desk: Service, transcripts: Transcripts, re
         question: LongText = "",
         wording: Annotated[list[LongText] | None, Query(max_length=50)] = None,
     ) -> Response:
-        if message and caller_of(request).role != "admin":  # it may be in any conversation
+        caller = caller_of(request)
+        found = transcripts.said(message, "" if caller.reads_all else caller.name) if message else None
+        if found is None and message and caller.reads_all:
+            found = transcripts.answered(message)
+        if found is None and message and not caller.reads_all:  # it may be in any conversation
             return refused(request, 403, translatable("Your account may not do that."), "forbidden")
         pairs = desk.quality.faq()
         asked = FaqDraft(question=question, answer="", wordings=tuple(wording or ()))
-        draft = (transcripts.answered(message) if message else None) or asked
+        draft = found or asked
         asked_line = folded_line(draft.question)
         changed = next(
             (pair for pair in pairs if pair.id == id_ or asked_line in map(folded_line, pair.questions)), None
@@ -92,15 +101,26 @@ def add_quality_routes(app: FastAPI, desk: Service, transcripts: Transcripts, re
         return events(work)
 
     @app.get("/admin/conversations")
-    def conversations(request: Request, query: Line = "", owner: Line = "") -> HTMLResponse:
-        found = transcripts.conversations(query, owner, LISTED)
-        return page(request, "conversations", summaries=found, query=query, owner=owner, most=LISTED)
+    def conversations(
+        request: Request,
+        query: Line = "",
+        owner: Line = "",
+        ended: Id = "",
+        range_: Annotated[Id, Query(alias="range")] = "",
+    ) -> HTMLResponse:
+        axis = Axis.ending(datetime.now(UTC), range_) if range_ in RANGES else None
+        kind: Ended | None = next((one for one in ENDED_WORDS if one == ended), "asked" if axis else None)
+        period = EVER if axis is None else Period(since=axis.since, until=axis.until)
+        found = transcripts.conversations(query, owner, LISTED, ended=kind, period=period)
+        asked = {"query": query, "owner": owner, "ended": kind or "", "range": axis.name if axis else ""}
+        shown: dict[str, Any] = {"ranges": RANGES, "ended_words": ENDED_WORDS, "most": LISTED, "asked": asked}
+        return page(request, "conversations", summaries=found, **shown)
 
     @app.get("/admin/conversations/{conversation_id}")
     def conversation(request: Request, conversation_id: Id) -> HTMLResponse:
         owner, turns = transcripts.owner_of(conversation_id), transcripts.turns(conversation_id)
         status = 404 if owner is None else 200
-        return page(request, "conversation", status, owner=owner, turns=turns)
+        return page(request, "conversation", status, id=conversation_id, owner=owner, turns=turns)
 
     @app.get("/admin/search")
     def search(request: Request, question: LongText = "") -> HTMLResponse:
@@ -110,7 +130,7 @@ def add_quality_routes(app: FastAPI, desk: Service, transcripts: Transcripts, re
                 found = desk.quality.explain(question)
             except DeskError as error:
                 problem = str(error)
-        return page(request, "search", question=question, found=found, problem=problem)
+        return page(request, "search", question=question, found=found, problem=problem, whole=whole_answer)
 
 
 def _saved(changes: Changes, draft: FaqDraft, id_: int | None, progress: Progress) -> dict[str, Any]:
@@ -124,6 +144,7 @@ def _saved(changes: Changes, draft: FaqDraft, id_: int | None, progress: Progres
 _WORDS = {
     "handoff-taken": translatable("Another agent already answers this customer."),
     "handoff-closed": translatable("This conversation is with the assistant again."),
+    "no-suggestion": translatable("The documents have no answer to the customer's last message."),
     "not-taken": translatable("Take this conversation before you answer."),
     "bad-message": translatable("An answer has 1 to 10,000 characters."),
     "no-such-handoff": translatable("This conversation no longer exists."),
@@ -131,25 +152,41 @@ _WORDS = {
 }
 
 
-def add_queue_routes(app: FastAPI, queue: AgentQueue, audit: Audit) -> None:
+_PAIRS = 8  # maximum FAQ pairs that a search shows
+
+
+def suggestion(found: SearchExplanation) -> str:
+    """Return the answer of the documents or the FAQ, without Warmdesk's own words; "" if there is none."""
+    return found.says if found.why == "faq" else BETWEEN.join(one.text for one in found.statements if one.shown)
+
+
+def whole_answer(found: SearchExplanation) -> str:
+    """Return what the customer would read if the model only quotes."""
+    return BETWEEN.join(dict.fromkeys(part for part in (found.says, suggestion(found)) if part))
+
+
+def add_queue_routes(app: FastAPI, desk: Service, transcripts: Transcripts, queue: AgentQueue, audit: Audit) -> None:
     def drawn(request: Request, template: str, **values: object) -> str:
-        caller = caller_of(request)
-        values |= {"reasons": REASONS, "caller": caller, "links": links_for(caller), "now": datetime.now(UTC)}
+        values |= {"reasons": REASONS, "caller": caller_of(request), "now": datetime.now(UTC)}
         return render(f"queue/{template}.html", language=page_language(request.headers), **values)
+
+    def whole(request: Request, template: str, status: int = 200, **values: object) -> HTMLResponse:
+        return admin_page(request, f"queue/{template}.html", status=status, reasons=REASONS, **values)
 
     def reader(request: Request) -> str:
         """Return the reader's name, for `AgentQueue.case`."""
         caller = caller_of(request)
-        return "" if caller.role == "admin" else caller.name
+        return "" if caller.reads_all else caller.name
 
-    def parts(request: Request, found: OpenCase, *names: str) -> dict[str, Any]:
-        values: dict[str, Any] = {
-            "row": found.of,
-            "handoff": found.of.handoff,
-            "turns": found.turns,
-            "looked_up": found.looked_up,
-        }
-        return {name: drawn(request, name, **values) for name in names or ("turns", "controls")}
+    def shown(found: OpenCase) -> dict[str, Any]:
+        case = {"row": found.of, "handoff": found.of.handoff, "turns": found.turns}
+        return {**case, "others": found.others, "looked_up": found.looked_up}
+
+    def listed(request: Request) -> dict[str, Any]:
+        return {"rows": queue.rows(), "closed": queue.closed(reader(request))}
+
+    def parts(request: Request, found: OpenCase) -> dict[str, Any]:
+        return {name: drawn(request, name, **shown(found)) for name in ("turns", "controls")}
 
     def answered(request: Request, work: Callable[[], dict[str, Any]]) -> Response:
         try:
@@ -170,18 +207,32 @@ def add_queue_routes(app: FastAPI, queue: AgentQueue, audit: Audit) -> None:
 
         return answered(request, then_case)
 
+    def stepped_in(request: Request, conversation_id: str, owner: str) -> str:
+        """Return the address of the case."""
+        number = queue.step_in(conversation_id, owner, caller_of(request).name)
+        audit.record(caller_of(request).name, "handoff-take", str(number))
+        return f"/admin/queue/{number}"
+
     @app.get("/admin/queue")
     def page(request: Request) -> HTMLResponse:
-        return HTMLResponse(drawn(request, "queue", rows=queue.rows()), headers=NO_STORE)
+        return whole(request, "queue", **listed(request))
 
     @app.get("/admin/queue/rows")
     def rows(request: Request) -> Response:
         def work() -> dict[str, Any]:
-            found = queue.rows()
-            waiting = sum(row.handoff.state == "waiting" for row in found)
-            return {"rows": drawn(request, "rows", rows=found), "waiting": waiting}
+            found = listed(request)
+            waiting = sum(row.handoff.state == "waiting" for row in found["rows"])
+            return {"rows": drawn(request, "rows", **found), "waiting": waiting}
 
         return answered(request, work)
+
+    @app.get("/admin/queue/faq")
+    def pairs(query: Line = "") -> JSONResponse:
+        """Return the pairs of the FAQ that have all words of a text."""
+        words = query.casefold().split()
+        pairs = [pair for pair in desk.quality.faq() if all(word in repr(pair).casefold() for word in words)]
+        found = [{"question": pair.question, "answer": pair.answer} for pair in pairs[:_PAIRS]]
+        return JSONResponse(found, headers=NO_STORE)
 
     @app.get("/admin/queue/{number}")
     def case_page(request: Request, number: int) -> Response:
@@ -190,8 +241,8 @@ def add_queue_routes(app: FastAPI, queue: AgentQueue, audit: Audit) -> None:
         except DeskError as error:
             if error.is_of_database:
                 raise
-            return HTMLResponse(drawn(request, "queue", rows=queue.rows()), 404)
-        return HTMLResponse(parts(request, found, "case")["case"], headers=NO_STORE)
+            return whole(request, "queue", 404, **listed(request))
+        return whole(request, "case", **shown(found))
 
     @app.get("/admin/queue/{number}/now")
     def case_now(request: Request, number: int) -> Response:
@@ -200,6 +251,35 @@ def add_queue_routes(app: FastAPI, queue: AgentQueue, audit: Audit) -> None:
     @app.post("/admin/queue/{number}/take")
     def take(request: Request, number: int) -> Response:
         return done(request, number, "take", lambda agent: queue.take(number, agent))
+
+    @app.post("/admin/queue/{number}/suggest")
+    def suggest(request: Request, number: int) -> Response:
+        def work() -> dict[str, Any]:
+            asked = queue.case(number, reader(request)).last_question
+            text = suggestion(desk.quality.explain(asked)) if asked else ""
+            if not text:
+                raise DeskError("the documents have no answer to the last message", code="no-suggestion")
+            return {"text": text}
+
+        return answered(request, work)
+
+    @app.post("/admin/queue/{number}/reopen")
+    def reopen(request: Request, number: int) -> Response:
+        def work() -> dict[str, Any]:
+            case = queue.case(number, reader(request)).of
+            return {"case": stepped_in(request, case.handoff.conversation_id, case.owner)}
+
+        return answered(request, work)
+
+    @app.post("/admin/conversations/{conversation_id}/step-in")
+    def step_in(request: Request, conversation_id: Id) -> Response:
+        try:
+            owner = transcripts.owner_of(conversation_id) or ""
+            return RedirectResponse(stepped_in(request, conversation_id, owner), 303)
+        except DeskError as error:
+            if error.is_of_database:
+                raise
+            return refused(request, 409, _WORDS.get(error.code, UNEXPECTED), error.code)
 
     @app.post("/admin/queue/{number}/answer")
     def answer(request: Request, number: int, text: Annotated[LongText, Body(embed=True)]) -> Response:

@@ -1,4 +1,4 @@
-"""The web application: own routes first, then the admin page with its login, then the chat at "/"."""
+"""The web application: own routes first, then the chat at "/"."""
 
 import os
 import shutil
@@ -27,6 +27,7 @@ from app.support.handoff import AgentQueue
 from app.web.accounts import add_account_routes, add_audit_page, add_key_routes, add_login_routes
 from app.web.admin_pages import add_api_page, add_module_routes
 from app.web.chat_routes import add_typing_routes, add_visitor_routes, add_widget_routes
+from app.web.dashboard import add_dashboard_routes
 from app.web.document_routes import add_document_routes, add_passage_routes, add_source_routes, add_sync_routes
 from app.web.event_gate import EventGate, largest_event
 from app.web.guard import Guard, Site, refused, unavailable
@@ -38,7 +39,7 @@ from app.web.settings_routes import add_settings_routes
 
 STATIC = (
     *("desk.css", "admin.css", "documents.css", "handoff.css", "quality.css"),
-    *("documents.js", "queue.js", "api.js", "events.js", "quality.js"),
+    *("admin.js", "documents.js", "queue.js", "api.js", "events.js", "quality.js"),
 )
 """Static files, each served under its name."""
 _MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript"}  # a machine's own table may say something else
@@ -55,7 +56,7 @@ def create_app(desk: Service, database: Database, settings: Settings) -> FastAPI
     if settings.desk_logo is not None and not Path(settings.desk_logo).is_file():
         raise DeskError(f"desk_logo: there is no file {settings.desk_logo!r}", code="settings")
     sessions, keys, site = Sessions(database), Keys(database), Site(settings.host, settings.public_url)
-    accounts, audit = Accounts(database), Audit(database)
+    accounts, audit, transcripts = Accounts(database), Audit(database), Transcripts(database)
 
     def administration(request: Request) -> Administration:
         return Administration(accounts, keys, audit.record, caller_of(request).who)
@@ -75,18 +76,20 @@ def create_app(desk: Service, database: Database, settings: Settings) -> FastAPI
     add_settings_routes(app, desk, settings, audit)
     add_audit_page(app, audit)
     add_lookup_routes(app, desk, audit)
-    add_quality_routes(app, desk, Transcripts(database), audit.record)
+    add_dashboard_routes(app, desk, transcripts)
+    add_quality_routes(app, desk, transcripts, audit.record)
     add_source_routes(app, desk)
     add_visitor_routes(app, desk, site)
-    add_queue_routes(app, AgentQueue(database, settings), audit)
+    add_queue_routes(app, desk, transcripts, AgentQueue(database, settings), audit)
     add_login_routes(app, accounts, sessions, site, audit)
     limits = QuestionLimits(settings)
     chat_css = static("desk.css") + static("handoff.css") + brand_css(settings)
     add_typing_routes(app, desk, limits)
     add_widget_routes(app, desk, limits, settings, css=chat_css)
-    _mount_pages(app, desk, limits, settings)
+    _mount_chat(app, desk, limits, settings, chat_css)
     app.add_middleware(BodyLimit, most=partial(largest_body, settings), refused=too_large)
-    identity = Identity(sessions, settings.visitor_secret, keys.find_key)
+    reads = settings.agents_read_all
+    identity = Identity(sessions, settings.visitor_secret, keys.find_key, agents_read_all=reads)
     app.add_middleware(Guard, site=site, identity=identity, widget_origins=settings.widget_origins)
     if settings.trusted_proxies:  # outermost: everything inside sees the customer's address and scheme
         app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(settings.trusted_proxies))
@@ -153,7 +156,7 @@ def brand_css(settings: Settings) -> str:
     return f"\n:root {{ --wd-accent: light-dark({settings.desk_colour}, {bright}); --wd-tint: {tint}; }}"
 
 
-def _mount_pages(app: FastAPI, desk: Service, limits: QuestionLimits, settings: Settings) -> None:
+def _mount_chat(app: FastAPI, desk: Service, limits: QuestionLimits, settings: Settings, css: str) -> None:
     # Gradio reads these when it is imported, and importing takes seconds: hence here and not above.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["GRADIO_ANALYTICS_MAX_EVENTS"] = "1"
@@ -163,47 +166,35 @@ def _mount_pages(app: FastAPI, desk: Service, limits: QuestionLimits, settings: 
     import gradio as gr
 
     from app.web.chat_page import build_chat
-    from app.web.dashboard import build_admin
-
-    def admin_user(request: Request) -> str | None:
-        return caller_of(request).name or None
-
-    theme = gr.themes.Base(font=("system-ui", "sans-serif"), font_mono=("ui-monospace", "monospace"))
-    css, admin_css, handoff_css = map(static, ("desk.css", "admin.css", "handoff.css"))
-
-    def mount(blocks: gr.Blocks, path: str, css: str, auth: object = None) -> None:
-        gr.mount_gradio_app(
-            app,
-            blocks,
-            path,
-            auth_dependency=auth,
-            theme=theme,
-            css=css,
-            footer_links=[],
-            run_history=False,
-            ssr_mode=False,
-            enable_monitoring=False,
-            mcp_server=False,
-            pwa=False,
-            show_error=False,
-            max_file_size="1kb",
-            app_kwargs={"docs_url": None, "redoc_url": None, "openapi_url": None},
-        )
-        mounted: Any = app.routes[-1]
-        blocks.app = mounted.app
-        mounted.app = EventGate(mounted.app, blocks)
-        blocks.has_launched = True  # else Gradio opens any file that is named in an event (`_check_allowed`)
 
     with _not_served_yet():
-        admin, chat = build_admin(desk), build_chat(desk, limits, settings)
-    mount(admin, "/admin", css + admin_css, admin_user)
-    mount(chat, "/", css + handoff_css + brand_css(settings))
+        chat = build_chat(desk, limits, settings)
+    gr.mount_gradio_app(
+        app,
+        chat,
+        "/",
+        theme=gr.themes.Base(font=("system-ui", "sans-serif"), font_mono=("ui-monospace", "monospace")),
+        css=css,
+        footer_links=[],
+        run_history=False,
+        ssr_mode=False,
+        enable_monitoring=False,
+        mcp_server=False,
+        pwa=False,
+        show_error=False,
+        max_file_size="1kb",
+        app_kwargs={"docs_url": None, "redoc_url": None, "openapi_url": None},
+    )
+    mounted: Any = app.routes[-1]
+    chat.app = mounted.app
+    mounted.app = EventGate(mounted.app, chat)
+    chat.has_launched = True  # else Gradio opens any file that is named in an event (`_check_allowed`)
 
 
 @contextmanager
 def _not_served_yet() -> Iterator[None]:
-    """Keep Gradio from making an application of a page while the page is built. It would make two or three, of a
-    hundred routes each, and another one when the page is mounted, which takes half of the pages' start-up time.
+    """Keep Gradio from making an application of the page while it is built. It would make two or three, of a hundred
+    routes each, and another one when the page is mounted, which takes half of the page's start-up time.
     """
     from gradio.routes import App
 

@@ -43,7 +43,7 @@ EDITABLE = frozenset(
         *("policy", "answer_mode", "temperature", "repetition_penalty", "refuse_below", "answer_above"),
         *("savings_sample", "faq_answers", "faq_threshold", "system_text", "refusal_text"),
         *("contact_email", "contact_phone", "contact_hours", "contact_url"),
-        *("handoff", "office_hours", "show_agent_names", "website_pause"),
+        *("handoff", "office_hours", "agents_read_all", "show_agent_names", "website_pause"),
     }
 )
 """Settings that the page can change. The operator changes others in the file or on the command line: they are secrets,
@@ -187,4 +187,4 @@ def add_settings_routes(app: FastAPI, desk: Service, settings: Settings, audit: 
             return page(request, admin_words(error), changed=changed, refused=refused)
         for key in changed:
             audit.record(caller_of(request).name, "settings", key)
-        return done(PAGE, "settings")
+        return done(PAGE, "settings", f"name-{next(iter(changed))}" if changed else "")

@@ -16,12 +16,10 @@ from typing import Protocol
 from app.domain.errors import DeskError
 from app.domain.progress import Progress
 from app.domain.websites import KEPT_EXAMPLES, READ, REASONS, ReasonCount, SiteOptions
-from app.websites.addresses import FetchFailed
-from app.websites.fetching import MOST_BYTES, Fetcher, Reply
-from app.websites.judging import LOGIN, NotFoundPage, block_key, judge
+from app.websites.fetching import MOST_BYTES, Fetcher, FetchFailed, Reply
 from app.websites.mirror import Mirror, PageRecord
 from app.websites.robots import MOST_HOPS, Robots, read_robots, sitemap_pages
-from app.websites.selecting import Selection, select, text_hash
+from app.websites.selecting import LOGIN, NotFoundPage, Selection, block_key, judge, select, text_hash
 from app.websites.urls import Scope, is_same_site, key_of, may_be_endless, origin_of, shape_of
 from retrieval.documents import MAX_BYTES, WebPage
 from retrieval.errors import UnreadableDocument

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from retrieval.documents import Block
-from retrieval.loaders.stored_page import STORED, stored
+from retrieval.documents import STORED, Block, stored
 
 _RESUMED_WITHIN = timedelta(hours=24)
 

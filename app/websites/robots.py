@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from lxml import etree
 from protego import Protego
 
-from app.websites.addresses import FetchFailed
-from app.websites.fetching import Fetcher, Reply, inflated
+from app.websites.fetching import Fetcher, FetchFailed, Reply, inflated
 from app.websites.urls import key_of, origin_of
 
 AGENT = "Warmdesk"

@@ -61,8 +61,7 @@ class CudaCapture:
             with torch.cuda.stream(self._aside):  # also left if capture fails
                 compute()
                 graph = torch.cuda.CUDAGraph()
-                how = {"pool": self._pool, "stream": self._aside, "capture_error_mode": "thread_local"}
-                with torch.cuda.graph(graph, **how):
+                with torch.cuda.graph(graph, self._pool, self._aside, capture_error_mode="thread_local"):
                     compute()
         return graph.replay
 

@@ -9,9 +9,12 @@ bits, except the layer of the logits, which decides between close tokens. On a C
 import importlib.util
 import json
 import logging
+import os
 import re
 import shutil
 import struct
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,9 +26,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from cache.errors import ModelError
-from cache.memory.keys import BASE, CONFIG, adapter_fingerprint, digest
+from cache.memory.keys import BASE, CONFIG, adapter_fingerprint, digest, file_digest
 from cache.memory.keys import WEIGHTS as WEIGHTS
-from cache.model.digests import stored_digest
 from cache.model.gguf_file import GGUFFile
 from cache.model.gguf_tokenizer import ByteLevelTokenizer, byte_level_tokenizer
 from cache.model.language_model import LanguageModel, find_position_scheme, usable_positions
@@ -33,7 +35,7 @@ from cache.model.packed_model import ARCHITECTURES as COVERED
 from cache.model.packed_model import PackedModel, Values, why_not_packed
 from cache.native.decoder import PackedWeights, load_library, why_not_covered
 from cache.prompt.tokenizer import ModelTokenizer
-from durable import put_in_place
+from durable import put_in_place, replacing
 
 log = logging.getLogger(__name__)
 
@@ -419,3 +421,43 @@ def default_dtype(device: torch.device) -> torch.dtype:
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
     supported = hasattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported") and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return torch.bfloat16 if supported else torch.float32
+
+
+DIGESTS = "digests.json"
+"""Digests of large files, so that a start does not read gigabytes. One is stored with what the file system says of the
+file: size, place, and the times of its last change. A file that changed a moment ago is not stored, because a second
+change might get the same times.
+"""
+LARGE = 16 << 20  # bytes; smaller files are read
+SETTLED_S = 2.0
+
+
+def stored_digest(path: Path, folder: Path) -> str:
+    """Return `file_digest(path)`. folder: where digests are stored, if it can be written. Raises OSError."""
+    before = _state(path)
+    if before[0] < LARGE:
+        return file_digest(path)
+    name, stored = str(path.absolute()), _stored(folder)
+    if name in stored and stored[name][0] == before:
+        return stored[name][1]
+    found = file_digest(path)
+    if before == _state(path) and max(before[2:]) < (time.time() - SETTLED_S) * 1e9:
+        with suppress(OSError):  # read-only, or full: the next start reads the file again
+            folder.mkdir(parents=True, exist_ok=True)
+            with replacing(folder / DIGESTS, "converting-") as temporary:  # left over ones are removed with models
+                temporary.write_text(json.dumps(_stored(folder) | {name: (before, found)}), encoding="utf-8")
+    return found
+
+
+def _state(path: Path) -> list[int]:
+    stat = os.stat(path)
+    return [stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns]
+
+
+def _stored(folder: Path) -> dict[str, tuple[list[int], str]]:
+    """Return states and digests by path; without those that have another form."""
+    try:
+        stored = json.loads((folder / DIGESTS).read_text(encoding="utf-8"))
+        return {name: (list(state), str(found)) for name, (state, found) in stored.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from app.domain.settings import Settings
-from app.pml.commands import read_prompt, read_schema
+from app.pml import read_prompt, read_schema
 from cache.engine.engine import Engine
 from cache.engine.request import Completion, Reuse
 from cache.memory.keys import PUBLIC_TENANT

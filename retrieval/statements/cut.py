@@ -1,8 +1,7 @@
 """Cuts a passage's text into its statements, in order, and reads the rows of tables as sentences.
 
-The first cell of a row is the subject, the other cells describe it. A header is interpreted only if a word shows its
-kind (a reason, a meaning, a price, "Returnable?"). Other headers keep their names: "Eco – running time: 35 minutes".
-Values are never changed.
+The first cell of a row is the subject, the other cells describe it: "Eco – Running time: 35 minutes". Names and values
+are never changed.
 """
 
 import re
@@ -29,46 +28,11 @@ from retrieval.text.sentences import LETTER, UNSPACED, as_said
 
 _NAME = re.compile(r"([^\s:;][^:;]{0,59}): ")
 _NOTHING = re.compile(r"[-–—/.\s]*|n/?a|none given", re.IGNORECASE)
-_YES = re.compile(r"(?:yes|ja|是|可以|✓|✔)", re.IGNORECASE)
-_NO = re.compile(r"(?:no|nein|否|不可以|✗|✘)", re.IGNORECASE)
-_REASON = re.compile(r"why(?: not)?\??|reasons?|grund|begründung|warum\??|原因|理由", re.IGNORECASE)
-_MEANING = re.compile(
-    r"(?:what it |it )?means|meaning|description|definition|explanation|cause|bedeutung|beschreibung|erklärung|ursache"
-    r"|含义|意思|说明|描述",
-    re.IGNORECASE,
-)
-_ACTION = re.compile(
-    r"what (?:to do|you can do)|actions?|solutions?|remedy|fix|next step|abhilfe|lösung|was tun\??|maßnahme"
-    r"|解决(?:方法|办法|方案)|处理(?:方法|方式)|怎么办",
-    re.IGNORECASE,
-)
-_SPEAKS = re.compile(  # values that need no name: an amount of money, a time
-    r"(?:(?:up to|from|about|ca\.|bis zu|ab|[约至]|until|within) ?)?"
-    r"(?:(?:EUR|USD|GBP|CHF|CNY|RMB|[€$£¥]) ?\d|\d[\d.,]* ?(?:EUR|USD|GBP|CHF|€|\$|£|元|欧元|美元|英镑)"
-    r"|\d[\d.,–-]*(?: (?:to|bis|or|oder) \d+)? ?(?:(?:working|business|calendar) )?"
-    r"(?:minutes?|hours?|days?|weeks?|months?|years?|Minuten?|Stunden?|Werktage?n?|Tage?n?|Wochen?|Monate?n?|Jahre?n?|(?:个)?(?:工作日|分钟|小时|天|周|月|年))"
-    r"|free\b|kostenlos|免费)"
-)
-_MONEY_OR_TIME = re.compile(
-    r"(?:(?:delivery|processing|shipping|transit) )?(?:price|cost|costs|fee|fees|charge|charges|time|times|rate)"
-    r"|preise?|kosten|gebühr(?:en)?|liefer(?:zeit|kosten)|zeit|价格|费用|运费|时间|时效|配送时间|送达时间",
-    re.IGNORECASE,
-)
-_ABLE = re.compile(r"(?!(?:avail|suit|cap|applic|pay|port|comfort|reli|vari)able)([a-z]{3,})able", re.IGNORECASE)
-_SHARED = re.compile(r"(?:\w+ed|free|possible|allowed|needed|valid)", re.IGNORECASE)
 _SHORT_SUBJECT = re.compile(  # means nothing without the name of its column
     r"(?:(?:from|up to|over|under|above|below|until|more than|less than|ab|bis|über|unter|mehr als) )?"
     r"[€$£]?(?:EUR )?\d.*"
     r"|[!-~]{1,2}|[A-Za-z]{1,2}-?\d+|(?:yes|no|ja|nein)",
     re.IGNORECASE,
-)
-_GERMAN = re.compile(r"[äöüß]|\b(?:und|der|die|das|nicht|mit|ist|ab|bis|Tage?|Preis|Dauer)\b")
-_PARTICIPLE_LAST = re.compile(r"([A-Z][\w ]+), ([a-z]+ed)")
-_IN_BRACKETS = 8  # words of a reason
-_ORDINARY = re.compile(
-    r"(?!(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day|Mon\b|Tue\b|Wed\b|Thu\b|Fri\b|Sat\b|Sun\b"
-    r"|January|February|March|April|May\b|June|July|August|September|October|November|December)"
-    r"[A-Z][a-z]+\b(?! [A-Z])"
 )
 
 Cell = tuple[str, str]
@@ -119,81 +83,13 @@ def sentence_of(cells: Sequence[Cell]) -> str:
         return subject if not others and num_words(subject) > 1 else ""
     if name and _SHORT_SUBJECT.fullmatch(subject):
         subject = name + ("" if unspaced and UNSPACED.search(name[-1:]) else " ") + subject
-    is_german = bool(_GERMAN.search(" ".join(f"{other} {value}" for other, value in cells)))
-    return _chinese(subject, told) if unspaced else _spaced(subject, told, is_german)
+    parts = [f"{other}{'：' if unspaced else ': '}{value}" if other else value for other, value in told]
+    is_named = any(other for other, _ in told)
+    mark = ("——" if is_named else "：") if unspaced else " – " if is_named else ": "
+    return subject + mark + ("；" if unspaced else "; ").join([*(part.rstrip(".。") for part in parts[:-1]), parts[-1]])
 
 
-def _spaced(subject: str, told: Sequence[Cell], is_german: bool) -> str:
-    is_named = False
-    opening, parts, reasons, sentences = "", list[str](), list[str](), list[str]()
-    for name, value in told:
-        if _REASON.fullmatch(name) and num_words(value) <= _IN_BRACKETS and not value.endswith("."):
-            reasons.append(_as_name(value, is_german))
-        elif not opening and not parts and (predicate := _predicate(name, value)):
-            opening = f"{_in_order(subject)} {predicate}"
-        elif _ACTION.fullmatch(name):
-            sentences.append(value)
-        elif not name or _MEANING.fullmatch(name) or (_MONEY_OR_TIME.fullmatch(name) and _SPEAKS.match(value)):
-            parts.append(value)
-        else:
-            parts.append(f"{_as_name(name, is_german)}: {_as_answer(value)}")
-            is_named = True
-    text = opening or subject
-    if parts:
-        text += ("; " if opening else " – " if is_named else ": ") + _listed(parts, "; ")
-    if reasons:
-        text += f" ({'; '.join(reasons)})"
-    for sentence in sentences:
-        text = (as_said(text) + " " if parts or opening or reasons else f"{text}: ") + sentence
-    return text
-
-
-def _chinese(subject: str, told: Sequence[Cell]) -> str:
-    parts = [
-        value if not name or _MEANING.fullmatch(name) or _SPEAKS.match(value) else f"{name}：{value}"
-        for name, value in told
-    ]
-    named = any("：" in part for part in parts)
-    return subject + ("——" if named else "：") + _listed(parts, "；")
-
-
-def _listed(parts: Sequence[str], mark: str) -> str:
-    return mark.join([*(part.rstrip(".。") for part in parts[:-1]), parts[-1]])
-
-
-def _predicate(name: str, value: str) -> str:
-    """Return the predicate for a yes or no under an adjective, valid for singular and plural: "cannot be returned"."""
-    if not name.endswith("?") or not (_YES.fullmatch(value) or _NO.fullmatch(value)):
-        return ""
-    is_so, adjective = _YES.fullmatch(value) is not None, name[:-1].strip().lower()
-    if able := _ABLE.fullmatch(adjective):
-        verb = able[1] + ("d" if able[1].endswith("e") else "ed")
-        return f"can be {verb}" if is_so else f"cannot be {verb}"
-    if _SHARED.fullmatch(adjective):
-        return f"– {adjective}" if is_so else f"– not {adjective}"
-    return ""
-
-
-def _in_order(subject: str) -> str:
-    """Return a subject in natural word order: "Pillows, opened" becomes "Opened pillows"."""
-    parted = _PARTICIPLE_LAST.fullmatch(subject)
-    if not parted:
-        return subject
-    thing, participle = parted.groups()
-    return f"{participle.capitalize()} {_as_name(thing, is_german=False)}"
-
-
-def _as_name(name: str, is_german: bool) -> str:
-    """Return a column's name for mid-sentence. Names of things and German nouns keep their capital letter."""
-    name = name.rstrip("?").strip()
-    return name if is_german or not _ORDINARY.match(name) else name[0].lower() + name[1:]
-
-
-def _as_answer(value: str) -> str:
-    return value.lower() if _YES.fullmatch(value) or _NO.fullmatch(value) else value
-
-
-VERSION = 4
+VERSION = 5
 """Increase it when texts are cut differently. Vectors of their statements are then computed again."""
 _LONGEST_INTRODUCTION = 30  # words
 _SHORT = 15  # words; a longer sentence contains its own denial

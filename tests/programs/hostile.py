@@ -42,7 +42,7 @@ from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.setting_types import SHIPPED_DATA
 from app.domain.settings import Settings, load_settings
-from app.pml.commands import advice_for, facts, registry_for
+from app.pml import advice_for, facts, registry_for
 from app.storage.archive import back_up_folder
 from app.storage.database import open_database
 from app.storage.people import Accounts

@@ -8,9 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from app.domain.websites import SiteOptions
-from app.websites.addresses import Guard
 from app.websites.crawl import Crawl
-from app.websites.fetching import Fetcher
+from app.websites.fetching import Fetcher, Guard
 from app.websites.mirror import Mirror
 from retrieval.reading import FileReader
 

@@ -12,12 +12,13 @@ function draw(id, html) {
   if (drawn[id] === html) return;
   const first = drawn[id] === undefined;
   const typed = id === "wd-controls" ? unsent(first) : "";
+  const { id: focused } = document.activeElement ?? {};
   const at = document.activeElement?.getAttribute("href");
   drawn[id] = html;
   document.getElementById(id).innerHTML = html;
   if (at) document.getElementById(id).querySelector(`a[href="${CSS.escape(at)}"]`)?.focus();
   if (typed) keep(typed);
-  if (id === "wd-controls" && !first) document.getElementById("wd-answer")?.focus();
+  if (id === "wd-controls" && (!first || focused === "wd-answer")) document.getElementById("wd-answer")?.focus();
 }
 
 // A half-written answer survives the end of the case (read-only then) and a new sign-in.
@@ -40,35 +41,21 @@ function drawTurns(html) {
   const added = [...fresh.content.children].slice(turns.children.length);
   if (!added.length) return;
   turns.append(...added);
-  showTimes();
   window.scrollTo({ top: document.body.scrollHeight });
 }
 
-function showTimes() {
-  for (const time of document.querySelectorAll("time[datetime]")) {
-    const moment = new Date(time.dateTime);
-    const exact = moment.toLocaleString(document.documentElement.lang, { dateStyle: "medium", timeStyle: "short" });
-    time.textContent = rows ? ago(moment) : exact;
-    time.title = exact;
-  }
-}
-const since = new Intl.RelativeTimeFormat(document.documentElement.lang, { style: "short", numeric: "auto" });
-function ago(moment) {
-  const minutes = Math.round((moment - Date.now()) / 60_000);
-  if (minutes > -60) return since.format(minutes, "minute");
-  return minutes > -1440 ? since.format(Math.round(minutes / 60), "hour") : since.format(Math.round(minutes / 1440), "day");
-}
-
 function show(now) {
-  if (rows) {
+  if (now.case) window.location.assign(now.case); // it goes on under another number
+  else if (now.text) insert(now.text);
+  else if (rows) {
     draw("wd-rows", now.rows);
-    showTimes();
     document.title = now.waiting ? `(${now.waiting}) ${title}` : title;
     document.getElementById("wd-news").textContent = document.title;
   } else {
     drawTurns(now.turns);
     draw("wd-controls", now.controls);
   }
+  showTimes();
 }
 
 async function tried(path, body) {
@@ -102,9 +89,38 @@ async function answer(form) {
   box.focus();
 }
 
+// Below what is there: an agent corrects it before it is sent.
+function insert(text) {
+  const box = document.getElementById("wd-answer");
+  box.value = box.value.trim() && !box.value.startsWith("/") ? `${box.value}\n\n${text}` : text;
+  document.getElementById("wd-faq").hidden = true;
+  box.focus();
+}
+
+// "/" and some words: the FAQ that has them.
+async function search(box) {
+  const list = document.getElementById("wd-faq");
+  const query = box.value.slice(1);
+  const found = box.value.startsWith("/") ? await fetch(`/admin/queue/faq?${new URLSearchParams({ query })}`) : null;
+  if (box.value.slice(1) !== query) return; // more was typed
+  const pairs = found?.ok ? await found.json() : [];
+  list.replaceChildren(...pairs.map((pair) => {
+    const button = Object.assign(document.createElement("button"), { type: "button", textContent: pair.question, title: pair.answer });
+    button.addEventListener("click", () => insert(pair.answer));
+    const item = document.createElement("li");
+    item.append(button);
+    return item;
+  }));
+  list.hidden = !pairs.length;
+}
+
 document.addEventListener("click", (event) => {
   const button = event.target.closest("#wd-controls button[data-act]");
-  if (button) tried(`${home}/${button.dataset.act}`, {});
+  if (!button || (button.dataset.sure && !window.confirm(button.dataset.sure))) return;
+  tried(`${home}/${button.dataset.act}`, {});
+});
+document.addEventListener("input", (event) => {
+  if (event.target.id === "wd-answer") search(event.target);
 });
 document.addEventListener("submit", (event) => {
   if (event.target.dataset.act !== "answer") return;
@@ -114,12 +130,13 @@ document.addEventListener("submit", (event) => {
 document.addEventListener("keydown", (event) => {
   if (event.target.id !== "wd-answer" || event.key !== "Enter" || event.shiftKey || event.isComposing) return;
   event.preventDefault();
-  answer(event.target.form);
+  const first = document.querySelector("#wd-faq:not([hidden]) button");
+  if (first) first.click();
+  else answer(event.target.form);
 });
 
 async function follow() {
   await tried(rows ?? `${home}/now`);
   window.setTimeout(follow, PERIOD_MS);
 }
-showTimes();
 follow();

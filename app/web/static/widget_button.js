@@ -4,6 +4,7 @@
   const tag = document.currentScript;
   const { origin } = new URL(tag.src);
   const language = tag.dataset.language ?? navigator.language;
+  const theme = ["light", "dark"].find((one) => one === tag.dataset.theme);
   const words = desk.labels[language.toLowerCase().split("-")[0]] ?? desk.labels.en;
   const host = document.createElement("div");
   host.id = "warmdesk-widget";
@@ -17,8 +18,10 @@
       display: grid; place-items: center; background: ${desk.colour}; color: #fff; box-shadow: 0 4px 16px rgb(0 0 0 / .25); }
     button:focus-visible { outline: 3px solid #fff; box-shadow: 0 0 0 6px ${desk.colour}; }
     svg { width: 26px; height: 26px; fill: none; stroke: currentColor; stroke-width: 1.75; stroke-linecap: round; stroke-linejoin: round; }
+    button.news::after { content: ""; position: absolute; right: 2px; top: 2px; width: 12px; height: 12px;
+      border-radius: 50%; border: 2px solid #fff; background: #c22; }
     iframe { right: 20px; bottom: 88px; width: min(400px, 100vw - 40px); height: min(640px, 100vh - 108px);
-      border-radius: 16px; box-shadow: 0 8px 40px rgb(0 0 0 / .25); background: #fff; }
+      border-radius: 16px; box-shadow: 0 8px 40px rgb(0 0 0 / .25); background: Canvas; color-scheme: ${theme ?? "light dark"}; }
     @media (max-width: 480px) { iframe { inset: 0; width: 100%; height: 100%; border-radius: 0; }
       iframe:not([hidden]) ~ button { display: none; } }
   `);
@@ -30,25 +33,45 @@
   frame.title = desk.name;
 
   // To the desk's own page only: the token says who the customer is.
-  const greet = () => frame.contentWindow.postMessage({ warmdesk: "open", visitor: tag.dataset.visitor ?? "" }, origin);
+  const greet = () => frame.contentWindow.postMessage({ warmdesk: "open", visitor: tag.dataset.visitor ?? "", shown: !frame.hidden }, origin);
+  const load = () => { frame.src = `${origin}/widget?${new URLSearchParams({ language, theme: theme ?? "" })}`; };
+  const name = (news) => {
+    button.classList.toggle("news", news);
+    button.setAttribute("aria-label", news ? words.news : frame.hidden ? words.open : words.close);
+  };
   const show = (open) => {
     frame.hidden = !open;
     button.setAttribute("aria-expanded", String(open));
-    button.setAttribute("aria-label", open ? words.close : words.open);
+    name(false);
     if (!open) { button.focus(); return; }
     frame.focus();
     if (frame.src) greet();
-    else frame.src = `${origin}/widget?language=${encodeURIComponent(language)}`;
+    else load();
+  };
+  // Whether a person has the conversation. Some browsers keep nothing.
+  const kept = (value) => {
+    try {
+      if (value) sessionStorage.setItem(host.id, value);
+      return sessionStorage.getItem(host.id);
+    } catch { return null; }
+  };
+  const hear = {
+    close: () => show(false),
+    news: () => { if (frame.hidden) name(true); },
+    person: (on) => kept(on ? "yes" : "no"),
   };
   frame.addEventListener("load", () => { if (frame.src) greet(); });
   button.addEventListener("click", () => show(frame.hidden));
   root.addEventListener("keydown", (event) => { if (event.key === "Escape" && !frame.hidden) show(false); });
   addEventListener("message", (event) => {
-    if (event.origin === origin && event.source === frame.contentWindow && event.data?.warmdesk === "close") show(false);
+    if (event.origin === origin && event.source === frame.contentWindow) hear[event.data?.warmdesk]?.(event.data.on);
   });
   button.setAttribute("aria-expanded", "false");
   button.setAttribute("aria-label", words.open);
-  const add = () => document.body.append(host);
+  const add = () => {
+    document.body.append(host);
+    if (kept() === "yes") load(); // a person answers: the customer learns of it on every page of the site
+  };
   if (document.body) add();
   else document.addEventListener("DOMContentLoaded", add);
 }

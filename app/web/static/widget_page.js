@@ -54,10 +54,14 @@ const draw = (view) => {
 // The line above the box: who answers here, the way to a person and back. While a person answers it is looked at again.
 let mark = ""; // of the line that is shown
 let next;
+let isWithPerson = false;
 const line = async (act = "", email = "", again = false) => {
   clearTimeout(next);
   try {
     const shown = await (await call("person", { session, conversation_id: conversation, act, email })).json();
+    if (again && shown.mark !== mark) tell("news");
+    if (shown.live !== isWithPerson) tell("person", shown.live);
+    isWithPerson = shown.live;
     if (act || (again && shown.mark !== mark && !busy)) draw(await redrawn(shown.conversation_id));
     if (shown.mark !== mark) handoff.innerHTML = shown.html;
     mark = shown.mark;
@@ -106,7 +110,8 @@ const judge = (place, value, reason = "") => {
 };
 
 const lastQuestion = () => [...scroller.querySelectorAll(".wd-bubble")].pop()?.textContent ?? "";
-const leave = () => parent.postMessage({ warmdesk: "close" }, "*"); // says nothing that anybody may not know
+const tell = (what, on) => parent.postMessage({ warmdesk: what, on }, "*"); // nothing that anybody may not know
+const leave = () => tell("close");
 
 const acts = {
   close: leave,
@@ -187,6 +192,7 @@ const start = (visitor) => {
 addEventListener("message", (event) => {
   if (event.source !== parent || !origins.includes(event.origin) || event.data?.warmdesk !== "open") return;
   start(String(event.data.visitor ?? ""));
+  if (!event.data.shown) return;
   if (matchMedia("(pointer: coarse)").matches) $("h1").focus(); // no keyboard on the screen before it is asked for
   else box.focus();
 });

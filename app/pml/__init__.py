@@ -1,1 +1,0 @@
-"""PML on the command line: read files, print position ids, run, advise, export."""

@@ -1,1 +1,0 @@
-"""Private data that customers write and Warmdesk does not need."""

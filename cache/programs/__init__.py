@@ -1,1 +1,0 @@
-"""Prompt programs: Python functions as PML schemas."""
