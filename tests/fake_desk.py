@@ -11,6 +11,7 @@ import time
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 from fake_answers import CITATIONS, CONTACTS, HOSTILE, make_answer
 from fake_overview import make_memory_plan, make_overview, make_savings, make_usage, make_usage_within
@@ -122,6 +123,7 @@ class FakeDesk:
         self._hidden = {}
         self._owners = {}
         self.synced = FakeSync(now)
+        self.lookups = SimpleNamespace(all=list)
         self.quality = FakeQuality(now, make_answer("", "", "returns"))
         self.file = None  # of the first citation of every answer
         self.handed = {}
@@ -160,7 +162,18 @@ class FakeDesk:
         self.first = self.first or owner
         return (self._owners.get(conversation_id) or self.first) == owner
 
-    def ask(self, question, *, owner=OPERATOR, conversation_id=None, reuse="on", earlier=(), replaces=""):
+    def ask(
+        self,
+        question,
+        *,
+        owner=OPERATOR,
+        conversation_id=None,
+        reuse="on",
+        earlier=(),
+        replaces="",
+        user="",
+        address="",
+    ):
         if conversation_id is not None and not self.belongs(conversation_id, owner):
             raise DeskError("there is no such conversation", code="conversation-unknown")
         if len(question) > MAX_QUESTION:

@@ -15,10 +15,10 @@ from types import FrameType
 from typing import Any
 
 import app
-from app.storage.lock import LOCK_FILE, OWNER_FILE
+from app.storage.data_folder import LOCK_FILE, OWNER_FILE
 
 FILES = {
-    *("storage/restoring.py", "storage/begun.py", "storage/files.py", "storage/document_change.py"),
+    *("storage/restoring.py", "storage/data_folder.py", "storage/files.py", "storage/document_change.py"),
     *("knowledge/forget.py", "knowledge/uploads.py", "knowledge/ingest.py", "support/faq.py", "storage/faq.py"),
 }
 """Where code is whose lines count."""

@@ -9,8 +9,8 @@ import pytest
 from app.access.identity import Keys
 from app.domain.callers import NOBODY
 from app.domain.errors import DeskError
+from app.storage.data_folder import lock_data_folder
 from app.storage.database import open_database
-from app.storage.lock import lock_data_folder
 
 NOON = datetime(2026, 3, 12, 12, 0, tzinfo=UTC)
 

@@ -31,10 +31,9 @@ from app.domain.settings import Settings
 from app.storage import archive as archiving
 from app.storage import migrate, tables
 from app.storage.archive import MANIFEST, ArchivedFile, Manifest, back_up_folder, read_archive
-from app.storage.begun import SWAP_FILE, undo_swap
+from app.storage.data_folder import SWAP_FILE, lock_data_folder, undo_swap
 from app.storage.database import open_database
 from app.storage.files import old_copies
-from app.storage.lock import lock_data_folder
 from app.storage.people import Accounts, Sessions
 from app.storage.restoring import Access, restore_folder
 
@@ -270,7 +269,7 @@ def test_a_restore_that_is_interrupted_twice_is_undone(tmp_path, monkeypatch):
                 return undo_swap(folder)
 
         with suppress(KeyboardInterrupt), monkeypatch.context() as context, at_each_line(interrupt):
-            context.setattr("app.storage.begun.undo_swap", undone)
+            context.setattr("app.storage.data_folder.undo_swap", undone)
             restore_folder(settings, made.file, force=True)
         if not (folder / SWAP_FILE).exists() and (folder / "uploads/shop/one.md").read_text() == "# One\n":
             break  # it was over

@@ -14,7 +14,7 @@ from made_database import put_database
 
 from app.desk.service import Service
 from app.domain.settings import Settings
-from app.storage.lock import lock_data_folder
+from app.storage.data_folder import lock_data_folder
 from evals.answers.helpdesk import measure_helpdesk
 from evals.answers.search_calibration import Calibration
 from retrieval.answerability import load_classifier, rule_of_thumb

@@ -22,8 +22,7 @@ from sqlalchemy import select
 from app.desk.service import Service
 from app.domain.callers import STOPPED
 from app.domain.quality import FaqDraft
-from app.storage.begun import BEGUN_FILE, BegunWork
-from app.storage.lock import OWNER_FILE, SOCKET_FILE, lock_data_folder
+from app.storage.data_folder import BEGUN_FILE, OWNER_FILE, SOCKET_FILE, BegunWork, lock_data_folder
 from app.storage.tables import ConversationRow
 from app.support.faq import document_of
 from app.web.rendering import render

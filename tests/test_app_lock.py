@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 from app.domain.errors import DeskError
-from app.storage.lock import lock_data_folder
+from app.storage.data_folder import lock_data_folder
 
 HOLD = """
 import sys
 from pathlib import Path
-from app.storage.lock import lock_data_folder
+from app.storage.data_folder import lock_data_folder
 with lock_data_folder(Path(sys.argv[1]), "warmdesk serve"):
     print("held", flush=True)
     sys.stdin.read()

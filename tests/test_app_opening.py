@@ -73,7 +73,9 @@ def test_a_desk_says_what_it_waits_for(tmp_path, monkeypatch):
 
 def test_the_server_listens_before_it_imports_what_is_large():
     """Was wrong once: `warmdesk serve` answered after ten seconds, although it said that it listens at once."""
-    program = "import app.cli.served, app.desk.disk_room, app.storage.lock, app.web.serve, cache.serving.child_process"
+    program = (
+        "import app.cli.served, app.desk.disk_room, app.storage.data_folder, app.web.serve, cache.serving.child_process"
+    )
     command = [sys.executable, "-c", f"{program}; import sys; print(*sys.modules)"]
     imported = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "transformers", "sqlalchemy", "fastapi", "gradio", "faiss", "scipy"}.intersection(imported)

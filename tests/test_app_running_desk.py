@@ -28,7 +28,7 @@ from app.domain.documents import UnreadFile
 from app.domain.errors import DeskError
 from app.domain.progress import Progress, no_progress
 from app.knowledge.ingest import IngestReport
-from app.storage.lock import SOCKET_FILE, lock_data_folder
+from app.storage.data_folder import SOCKET_FILE, lock_data_folder
 from app.web.commands import command_socket
 from app.web.document_routes import FAILED, events
 

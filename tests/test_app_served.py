@@ -24,7 +24,7 @@ from waiting import wait_until
 
 from app.access.identity import COOKIE, new_token
 from app.access.limits import FREE_FAILURES
-from app.storage.lock import lock_data_folder
+from app.storage.data_folder import lock_data_folder
 from app.web.pacing import FAILED, IN_A_ROW
 
 SECRET, CANARY = "s" * 40, "canary-7c211433f0207159"

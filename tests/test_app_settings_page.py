@@ -17,7 +17,13 @@ PAGE = "/admin/settings"
 CLOSED = {
     *("visitor_secret", "handoff_webhook_secret", "website_headers", "database_url"),  # secrets
     *("model", "session_headers", "cluster", "shared_modules", "handoff_webhook"),  # send data or keys elsewhere
-    *("adapter", "embedder", "reranker", "desk_logo"),  # name what is fetched, loaded or shown of the machine
+    *(
+        "adapter",
+        "embedder",
+        "reranker",
+        "desk_logo",
+        "lookups_file",
+    ),  # name what is fetched, loaded or shown of the machine
     *("trusted_proxies", "widget_origins", "allow_private_addresses", "private_hosts"),  # who is trusted
     *("data_dir", "host", "port", "public_url", "device"),  # a mistake keeps the desk from starting, or admins out
 }

@@ -9,8 +9,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("app", "retrieval", "cache", "evals", "durable")
 ROOMS = {
-    "app.cli": "evals app.web app.training app.pml app.desk app.support app.access app.storage app.domain cache "
-    "retrieval",
+    "app.cli": "evals app.web app.training app.pml app.desk app.support app.access app.lookups app.storage app.domain "
+    "cache retrieval",
     "evals.gpu": "evals.speed evals.peers evals.report app.domain cache",
     "evals.speed": "evals.peers evals.report app.pml app.domain cache",
     "evals.peers": "app.domain cache durable",
@@ -23,11 +23,12 @@ ROOMS = {
     "app.access": "app.storage app.domain",
     "app.training": "app.desk app.knowledge app.storage app.domain cache retrieval.ranking retrieval.text",
     "app.pml": "app.desk app.knowledge app.storage app.domain cache",
-    "app.desk": "app.support app.answering app.knowledge app.replies app.privacy app.storage app.domain cache "
-    "retrieval",
+    "app.desk": "app.support app.answering app.lookups app.knowledge app.replies app.privacy app.storage app.domain "
+    "cache retrieval",
     "app.support": "app.knowledge app.replies app.privacy app.storage app.domain retrieval.search retrieval.text",
     "app.answering": "app.knowledge app.replies app.privacy app.grounding app.storage app.domain cache "
     "retrieval.documents retrieval.statements retrieval.text",
+    "app.lookups": "app.websites app.replies app.privacy app.storage app.domain retrieval.text",
     "app.knowledge": "app.websites app.storage app.domain cache durable retrieval",
     "app.websites": "app.domain retrieval",
     "app.replies": "app.domain retrieval.text",

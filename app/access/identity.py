@@ -52,9 +52,10 @@ _OLD_FORM = translatable(
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """The customer whom a link signs in. is_fresh: the link was made just now."""
+    """The customer whom a link signs in. user: at the company's site. is_fresh: the link was made just now."""
 
     owner: str
+    user: str
     is_fresh: bool
 
 
@@ -286,14 +287,14 @@ class Identity:
         if "." not in token:
             return _stranger(token)
         claims = _claims(token, self._secret)
-        return NOBODY if claims is None else Caller(owner=owner_of_user(claims["sub"]))
+        return NOBODY if claims is None else Caller(owner=owner_of_user(claims["sub"]), user=claims["sub"])
 
     def visitor(self, token: str) -> Caller:
         """Return the visitor of a cookie from `new_token` or `session`, if valid. Does not ask the database."""
         if "." not in token:
             return _stranger(token)
         claims = self._secret and _claims(token, self._session_key)
-        return Caller(owner=claims["sub"]) if claims else NOBODY
+        return Caller(owner=claims["sub"], user=claims.get("user", "")) if claims else NOBODY
 
     def linked(self, token: str) -> Linked:
         claims = _claims(token, self._secret, leeway=_CLOCKS_S)
@@ -301,11 +302,11 @@ class Identity:
             raise DeskError(_ENDED, code="link-ended")
         if "iat" not in claims or not 0 < round(claims["exp"] - claims["iat"]) <= LINK_S:
             raise DeskError(_OLD_FORM, code="link-form")
-        return Linked(owner_of_user(claims["sub"]), is_fresh=time.time() - claims["iat"] <= FRESH_S)
+        return Linked(owner_of_user(claims["sub"]), claims["sub"], is_fresh=time.time() - claims["iat"] <= FRESH_S)
 
-    def session(self, owner: str) -> str:
+    def session(self, owner: str, user: str = "") -> str:
         """The cookie of a customer whom a link signed in. It ends when the secret changes."""
-        return jwt.encode({"sub": owner, "exp": int(time.time()) + SESSION_S}, self._session_key, "HS256")
+        return jwt.encode({"sub": owner, "user": user, "exp": int(time.time()) + SESSION_S}, self._session_key, "HS256")
 
     @property
     def _session_key(self) -> str:

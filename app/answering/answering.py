@@ -19,7 +19,7 @@ from app.answering.curated import CuratedAnswers
 from app.answering.prepare import PreparedQuestion, QuestionPreparer, past_of, with_agents
 from app.answering.record import AskedQuestion, finished, quotation, without_model
 from app.answering.savings_meter import Sampled, SavingsMeter
-from app.domain.answers import BETWEEN, Answer, Said
+from app.domain.answers import BETWEEN, Answer, LookUpTurn, Said
 from app.domain.callers import OPERATOR, is_customer
 from app.domain.errors import DeskError
 from app.domain.setting_types import RECOMPUTATIONS, AnswerMode, Policy
@@ -139,6 +139,7 @@ class AnswerInProgress:
             finally:
                 self._ended()
             yield says
+            yield from self._below()
             return
         generation, shown = self._running
         try:
@@ -153,6 +154,11 @@ class AnswerInProgress:
             raise
         finally:
             self.finish()
+        yield from self._below()
+
+    def _below(self) -> Iterator[str]:
+        if (lookup := self._asked.lookup) is not None and lookup.below:
+            yield BETWEEN + lookup.below
 
     @property
     def conversation_id(self) -> str:
@@ -285,6 +291,7 @@ class Answering:
         owner: str,
         earlier: Sequence[Said] = (),
         replaces: str = "",
+        lookup: LookUpTurn | None = None,
     ) -> AnswerInProgress:
         """Record a valid question, search, plan and submit. Arguments as of the service. Raises DeskError."""
         started, arrived = time.perf_counter(), datetime.now(UTC)
@@ -310,7 +317,7 @@ class Answering:
                 self._history.ended(question_id, is_withdrawn=bool(replaces))
                 raise
         ids = {"conversation_id": conversation_id, "question_id": question_id, "replaces": replaces}
-        asked = AskedQuestion(started=started, prepared=prepared, policy=policy, **ids)
+        asked = AskedQuestion(started=started, prepared=prepared, policy=policy, lookup=lookup, **ids)
         return AnswerInProgress(self._history, asked, running, self.open)
 
     def try_out(self, question: str) -> Answer:

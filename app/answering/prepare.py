@@ -287,12 +287,18 @@ class PreparedQuestion:
 
 def valid_question(question: str, settings: Settings) -> str:
     """Return the question as it is stored, searched and shown. Raises DeskError for an invalid one."""
+    question = checked_question(question, settings)
+    return redact(question) if settings.redact else question
+
+
+def checked_question(question: str, settings: Settings) -> str:
+    """Return the question with all that it says, for a look-up. Raises DeskError for an invalid one."""
     check_length(question, settings.max_question_chars)
     question = question.strip().encode("utf-8", "backslashreplace").decode("utf-8")
     if not question:
         raise DeskError("the question is empty: write one", code="question-empty")
     check_length(question, settings.max_question_chars)  # an escape is longer than the character
-    return redact(question) if settings.redact else question
+    return question
 
 
 class QuestionPreparer:

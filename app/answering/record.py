@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 
 from app.answering.checking import CheckedText, citation, cite, cite_faq, cite_quotation, cite_statements
 from app.answering.prepare import PreparedQuestion
-from app.domain.answers import BETWEEN, Answer, AnswerTimings, AnswerUsage, Outcome, UsedModule
+from app.domain.answers import BETWEEN, Answer, AnswerTimings, AnswerUsage, LookUpTurn, Outcome, UsedModule
 from app.domain.callers import CUT, LATE, QUOTED, REPEATED, STOPPED
 from app.domain.quality import FAQ
 from app.domain.setting_types import Policy
@@ -52,6 +52,7 @@ class AskedQuestion:
     conversation_id: str = ""
     question_id: str = ""
     replaces: str = ""
+    lookup: LookUpTurn | None = None
 
 
 def without_model(asked: AskedQuestion) -> tuple[Answer, AnswerDetails]:
@@ -74,6 +75,7 @@ def without_model(asked: AskedQuestion) -> tuple[Answer, AnswerDetails]:
         policy=asked.policy,
         exact=True,
         quoted=bool(cited),  # its text is deleted with the document
+        lookup=asked.lookup,
     )
     details = AnswerDetails(
         question_id=asked.question_id,
@@ -137,6 +139,7 @@ def finished(completion: Completion, shown: CheckedText, asked: AskedQuestion) -
         grounding=shown.score,
         quoted=shown.is_quotation,
         notice=" ".join(notice for notice in notices if notice) or None,
+        lookup=asked.lookup,
     )
     details = AnswerDetails(
         question_id=asked.question_id,

@@ -21,6 +21,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from starlette.exceptions import HTTPException
 
+from app.desk.output import lookup_json
 from app.domain.answers import (
     Answer,
     AnswerTimings,
@@ -385,6 +386,7 @@ def desk_fields(answer: Answer, caller: Caller, notice: str | None = None) -> di
         "policy": answer.policy,
         "exact": answer.exact,
         "grounding": answer.grounding,
+        "lookup": lookup_json(answer.lookup),
         "notice": " ".join(notices) or None,
     }
 
@@ -431,7 +433,7 @@ def turn_reply(turn: Turn, caller: Caller) -> dict[str, Any]:
     message: dict[str, Any] = {
         "id": turn.message_id,
         "role": turn.role,
-        "content": turn.text,
+        "content": turn.text if turn.answer is None else turn.answer.shown,
         "created": turn.created.isoformat(),
     }
     if turn.answer is not None:

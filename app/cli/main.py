@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import typer
 
-from app.cli import answers, bench, documents, measure, operate, people, plan, pml
+from app.cli import answers, bench, documents, lookups, measure, operate, people, plan, pml
 from app.cli.options import INTERRUPTED, explain, fail, known_error
 from app.domain.errors import DeskError
 from cache.engine.log_lines import write_log
@@ -25,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="A customer-service desk whose language model has already encoded your documents.",
 )
-for subject in (documents, answers, operate, people, bench, measure, plan, pml):
+for subject in (documents, answers, lookups, operate, people, bench, measure, plan, pml):
     app.add_typer(subject.commands)
 
 

@@ -123,6 +123,22 @@ def helpdesk(
     common.show(result, lambda: print(markdown(result["summary"])))
 
 
+@evaluate.command("lookups")
+@takes("data_dir", "embedder", "as_json")
+def eval_lookups(
+    common: Common,
+    data: Annotated[Path, typer.Option(help="JSON lines {message, lookup, kind, language}, or {question}: no wish.")],
+) -> None:
+    """Measure which messages start or offer a look-up, with the documents and look-ups of the data folder."""
+    from app.domain.json_lines import read_json_lines
+    from evals.answers.lookups import markdown, measure_lookups
+
+    messages = [*read_json_lines(data, dict, "message", "bad-messages").values()]
+    with open_service(common.settings, "warmdesk eval lookups") as service:
+        result = measure_lookups(service, messages)
+    common.show(result, lambda: print("\n".join(markdown(result))))
+
+
 @evaluate.command()
 @takes("data_dir", "model", "embedder", "as_json")
 def recall(

@@ -33,7 +33,7 @@ def backup(
     from app.cli.reports import print_backup, progress_bar
     from app.desk.output import backup_json
     from app.storage.archive import back_up_folder
-    from app.storage.lock import lock_data_folder
+    from app.storage.data_folder import lock_data_folder
 
     folder = common.settings.data_dir
     if not folder.is_dir():

@@ -133,7 +133,7 @@ def open_service(settings: Settings, purpose: str) -> Iterator[Any]:
     try:
         from app.desk.disk_room import make_room
         from app.desk.service import Service
-        from app.storage.lock import lock_data_folder
+        from app.storage.data_folder import lock_data_folder
     finally:
         gc.freeze()
         gc.enable()
@@ -191,8 +191,8 @@ def open_administration(settings: Settings) -> "Iterator[Administration]":
 
 @contextmanager
 def open_accounts(settings: Settings) -> "Iterator[Database]":
+    from app.storage.data_folder import is_locked, lock_data_folder
     from app.storage.database import open_database
-    from app.storage.lock import is_locked, lock_data_folder
 
     is_served = is_locked(settings.data_dir)
     with (

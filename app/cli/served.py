@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from app.domain.errors import DeskError
 from app.domain.progress import no_progress
 from app.domain.settings import Settings
-from app.storage.lock import SOCKET_FILE, is_locked, lock_data_folder
+from app.storage.data_folder import SOCKET_FILE, is_locked, lock_data_folder
 
 if TYPE_CHECKING:
     from app.desk.service import Service

@@ -20,7 +20,7 @@ from app.knowledge.ingest import IngestOptions, IngestReport
 from app.knowledge.uploads import Synchronising
 from app.knowledge.warm import ReadingAhead, kept_modules
 from app.knowledge.websites import Websites
-from app.storage.begun import Kind
+from app.storage.data_folder import Kind
 from app.storage.document_change import Desks
 from app.storage.faq import SyncedFolderTable
 from app.storage.people import Audit
@@ -62,8 +62,8 @@ class DeskDocuments(Parts):
         return FaqEditor(self._faq, self.settings.faq_file, publisher, self.begun)
 
     def finish_begun(self) -> None:
-        """Finish interrupted or failed work in the data folder (`app.storage.begun`). Only for the process that holds
-        the folder. A second failure is logged and left for the next start.
+        """Finish interrupted or failed work in the data folder (`app.storage.data_folder`). Only for the process that
+        holds the folder. A second failure is logged and left for the next start.
         """
         finishing: dict[Kind, Callable[[], None]] = {
             "forget": lambda: self._forgetting.finish(),

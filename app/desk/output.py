@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from app.domain.answers import Answer, AnswerUsage, ConversationSummary, Handoff, Overview, Turn
+from app.domain.answers import Answer, AnswerUsage, ConversationSummary, Handoff, LookUpTurn, Overview, Turn
 from app.domain.documents import StoredDocument, SyncedFolder
 from app.domain.words import gettext, one_line
 
@@ -49,16 +49,25 @@ def ingest_json(report: "IngestReport") -> dict[str, Any]:
 def answer_json(answer: Answer) -> dict[str, Any]:
     document = asdict(answer)
     timings = document.pop("timings")
-    text, outcome = document.pop("answer"), document.pop("outcome")
+    outcome = document.pop("outcome")
+    del document["answer"], document["lookup"]
     return {
-        "answer": text,
+        "answer": answer.shown,
         "outcome": outcome,
         "refused": answer.refused,
         "statements": list(answer.statements),
         **document,
+        "lookup": lookup_json(answer.lookup),
         "usage": usage_json(answer.usage),
         "timings_ms": timings,
     }
+
+
+def lookup_json(turn: LookUpTurn | None) -> dict[str, Any] | None:
+    """Return a look-up's part without its texts. choices: what its buttons say."""
+    if turn is None:
+        return None
+    return {name: getattr(turn, name) for name in ("name", "state", "asks", "outcome", "choices")}
 
 
 def batch_entry_json(question: "BatchQuestion", outcome: "Answer | BatchFailure") -> dict[str, Any]:

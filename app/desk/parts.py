@@ -26,7 +26,7 @@ from app.knowledge.prompts import PromptBuilder
 from app.knowledge.search import Search
 from app.knowledge.uploads import Uploads
 from app.knowledge.warm import InFlight, ModuleCare, Warming, kept_modules
-from app.storage.begun import BegunWork
+from app.storage.data_folder import BegunWork
 from app.storage.database import open_database
 from app.storage.faq import FaqStore
 from app.storage.files import SettingsFile

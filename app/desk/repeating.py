@@ -3,11 +3,11 @@ readiness, disk space.
 
 `syncing` re-reads synchronised folders that are due. `Housekeeping` removes, every minute, deleted conversations and
 those unused for longer than the setting `keep_days`, with everything computed for their owners, also if another server
-removed them. With several servers on one database, each looks every second whether another one changed documents or the
-FAQ (`Following`). Then its search, prompts and encoded passages contain only what is in the database. A delete command
-waits until the other servers have followed. It does not wait for a server that has stopped or lost the database: such a
-server follows before it answers again. `Readiness` checks the parts that a question needs, and does not wait long for a
-check that hangs.
+removed them; and expired look-ups. With several servers on one database, each looks every second whether another one
+changed documents or the FAQ (`Following`). Then its search, prompts and encoded passages contain only what is in the
+database. A delete command waits until the other servers have followed. It does not wait for a server that has stopped
+or lost the database: such a server follows before it answers again. `Readiness` checks the parts that a question needs,
+and does not wait long for a check that hangs.
 """
 
 import logging
@@ -80,17 +80,23 @@ class Housekeeping:
     """The work of one minute. Safe to use from any thread."""
 
     def __init__(
-        self, care: ConversationCare, drop_prefixes: Callable[[str], bool], keep_days: int | None = None
+        self,
+        care: ConversationCare,
+        drop_prefixes: Callable[[str], bool],
+        keep_days: int | None = None,
+        tidy_lookups: Callable[[datetime], None] = lambda now: None,
     ) -> None:
         """drop_prefixes: removes an owner's prefixes and returns whether none is left. keep_days: lifetime of
         conversations after their last message; None: forever.
         """
         self._care, self._drop_prefixes, self._keep_days = care, drop_prefixes, keep_days
+        self._tidy_lookups = tidy_lookups
         self._in_use = set[str]()  # owners with prefixes in use by a running answer
         self._asked = dict[str, str]()  # owners by conversation, which another server may remove
         self._lock = threading.Lock()
 
     def tidy(self, now: datetime) -> None:
+        self._tidy_lookups(now)
         unused_since = None if self._keep_days is None else now - timedelta(days=self._keep_days)
         self.drop(self._care.purge(now - timedelta(seconds=UNDO_S), unused_since) | self._gone_elsewhere())
 

@@ -11,21 +11,32 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Unpack, cast, get_args
+from typing import Any, Unpack, cast, get_args
 
-from app.answering.answering import AnswerInProgress
 from app.answering.answering import AnswerStream as AnswerStream
 from app.answering.explain import ExampleQuestions, explain
 from app.answering.plain import PlainStream, complete
 from app.answering.prefetching import Prefetching
-from app.answering.prepare import valid_question
+from app.answering.prepare import checked_question, valid_question
 from app.answering.savings_meter import SavingsMeter
 from app.desk.batch import BatchQuestion, BatchResult, run_batch
 from app.desk.documents import DeskDocuments
 from app.desk.overview import ANSWERS, describe, model_name, plan_memory, prefix_rows, summarise, summarise_savings
 from app.desk.parts import Loading, part
 from app.desk.repeating import Housekeeping, Readiness
-from app.domain.answers import Answer, Embedded, ModelNames, Overview, PlainOptions, PrefixRow, Said, Turn
+from app.domain.answers import (
+    Answer,
+    Embedded,
+    Handoff,
+    HandoffReason,
+    LookUpTurn,
+    ModelNames,
+    Overview,
+    PlainOptions,
+    PrefixRow,
+    Said,
+    Turn,
+)
 from app.domain.callers import LONGEST_LINE, LONGEST_TEXT, OPERATOR, Record, check_length
 from app.domain.errors import DeskError
 from app.domain.progress import Progress, no_progress
@@ -37,11 +48,13 @@ from app.domain.threads import in_own_thread
 from app.knowledge.forget import CollectionForgotten, Forgotten
 from app.knowledge.ingest import IngestOptions, IngestReport
 from app.knowledge.warm import ReadingAhead
+from app.lookups.lookups import Asking, LookUps
 from app.privacy import redact
 from app.replies.replies import contact_links
 from app.storage.archive import Backup, BackupOptions, back_up_folder
 from app.storage.conversation_care import ConversationCare, Erased, Transcripts
 from app.storage.history import AnswerDetails
+from app.storage.lookups import LookUpStore
 from app.storage.statistics import Statistics
 from app.support.faq import Grouping, Quality
 from app.support.handoff import HandingOff
@@ -57,7 +70,7 @@ log = logging.getLogger(__name__)
 
 class Service(DeskDocuments):
     """An open desk. Safe to use from any thread; only one process at a time may open a data folder for writing (see
-    `app.storage.lock`). Raises DeskError, CacheError or RetrievalError with one clear line. owner: whose
+    `app.storage.data_folder`). Raises DeskError, CacheError or RetrievalError with one clear line. owner: whose
     conversations (`app.domain.callers`); other conversations do not exist for it. tests/fake_desk.py is a fake of it.
     """
 
@@ -69,12 +82,12 @@ class Service(DeskDocuments):
         self.collections = self.library.collection_sizes
         self.conversation = history.conversation
         self.care = care = ConversationCare(self.database)
+        self._lookup_store = LookUpStore(self.database)
         self.last_question = care.last_question
         self.delete_conversation, self.restore_conversation = care.delete_conversation, care.restore_conversation
-        self.housekeeping = Housekeeping(care, self.drop_prefixes, settings.keep_days)
+        self.housekeeping = Housekeeping(care, self.drop_prefixes, settings.keep_days, self._lookup_store.tidy)
         self._handing_off = people = HandingOff(self.database, history, settings)
         self.handoff, self.handoffs = people.handoff, people.handoffs
-        self.hand_off, self.to_person = people.hand_off, people.to_person
         self.hand_off_by_rule, self.end_handoff = people.hand_off_by_rule, people.end_handoff
         self._readiness = Readiness(
             {"model": self.is_ready, "engine": self._is_engine_running, "database": self._is_database_writable}
@@ -109,6 +122,18 @@ class Service(DeskDocuments):
             self._answering.open.end(ENDING_S)
 
     @part
+    def lookups(self) -> LookUps:
+        decider = self._answering.questions.decider
+        return LookUps(
+            self.settings,
+            self._lookup_store,
+            self.history,
+            embed=self.search.embedder.embed_queries,
+            others=lambda: titles_of(self.library.headings()),
+            is_answered=lambda message: decider.decide(message, []).outcome == "answered",
+        )
+
+    @part
     def _examples(self) -> ExampleQuestions:
         return ExampleQuestions(self.library.headings, self._answering.questions.answered_from, lambda: self.offered)
 
@@ -132,6 +157,7 @@ class Service(DeskDocuments):
         _ = self.finder
         meanwhile()
         engine.result()
+        self.lookups.prepare()
         self._ingestion.forget_unused()
         self._answering.rehearse()
 
@@ -156,16 +182,19 @@ class Service(DeskDocuments):
         collections: Sequence[str] = (),
         earlier: Sequence[Said] = (),
         replaces: str = "",
-    ) -> AnswerInProgress:
+        user: str = "",
+        address: str = "",
+    ) -> AnswerStream[Answer]:
         """Start an answer. Without a conversation a new one begins. collections: search only these; none: all. earlier:
         messages of a conversation that the caller stores; used, not stored. replaces: a `last_question`, which is not
         in the prompt. It is deleted with its answer in the transaction that stores the new one; without a new
-        answer it stays and the new question is deleted. Raises DeskError, before any model is loaded.
+        answer it stays and the new question is deleted. user: who is signed in on the company's site. address: of a
+        visitor. Both are for look-ups (`app.lookups`). Raises DeskError, before any model is loaded.
         """
         if reuse not in get_args(Reuse):
             raise DeskError(f"reuse is {reuse!r}: it must be on, prefix or off", code="bad-reuse")
         named = None if policy is None else policy_named(policy)
-        question = valid_question(question, self.settings)
+        asked = checked_question(question, self.settings)
         self._handing_off.check_with_machine(conversation_id, owner)
         if conversation_id is not None and not self.history.is_there(conversation_id, owner):
             raise DeskError(f"there is no conversation {conversation_id!r}", code="conversation-unknown")
@@ -174,24 +203,54 @@ class Service(DeskDocuments):
                 f"there is no collection {sorted(unknown)[0]!r}: `warmdesk documents` lists all",
                 code="collection-unknown",
             )
+        asking = Asking(owner=owner, conversation_id=conversation_id, earlier=earlier, user=user, address=address)
+        heard = self.lookups.hear(asked, asking)
+        if heard is not None and not heard.step.is_beside:
+            return self.lookups.say(heard)
         stream = self._answering.ask(
-            question,
+            valid_question(asked if heard is None else heard.kept, self.settings),
             conversation_id,
             cast("Reuse", reuse),
             named,
             collections,
             owner=owner,
-            earlier=earlier,
+            earlier=self.lookups.trusted(earlier, owner),
             replaces=replaces,
+            lookup=None if heard is None else heard.turn,
         )
         if self.database.is_shared:
             self.housekeeping.asked(stream.conversation_id, owner)
         self._prefetching.cancel(owner)  # the question loads what it needs itself
+        if heard is not None:
+            self.lookups.save(stream.conversation_id, heard)
         return stream
+
+    def would_look_up(self, message: str, owner: str) -> LookUpTurn | None:
+        """Return the look-up that a first message would start or offer. Nothing is stored."""
+        heard = self.lookups.hear(message, Asking(owner=owner, conversation_id=None))
+        return None if heard is None else heard.turn
+
+    def hand_off(self, reason: HandoffReason, *, conversation_id: str | None = None, **asked: Any) -> Handoff:
+        """See `HandingOff.hand_off`. The agent gets the values of an open look-up."""
+        handed = self._handing_off.hand_off(reason, conversation_id=conversation_id, **asked)
+        self._hand_over(conversation_id)
+        return handed
+
+    def to_person(self, text: str, conversation_id: str | None, owner: str) -> Handoff | None:
+        """See `HandingOff.to_person`. The agent gets the values of an open look-up."""
+        handed = self._handing_off.to_person(text, conversation_id, owner)
+        if handed is not None:
+            self._hand_over(conversation_id)
+        return handed
+
+    def _hand_over(self, conversation_id: str | None) -> None:
+        if conversation_id is not None and self._lookup_store.open(conversation_id) is not None:
+            self.lookups.hand_over(conversation_id)
 
     def prefetch(self, text: str, *, owner: str = OPERATOR, conversation_id: str | None = None) -> None:
         """Load the passages for a question that is being typed; see `app.answering.prefetching`."""
-        if self.settings.foresees and self.is_ready():
+        is_looking_up = conversation_id is not None and self._lookup_store.open(conversation_id) is not None
+        if self.settings.foresees and self.is_ready() and not is_looking_up:
             self._prefetching.typed(text, conversation_id, owner)
 
     def batch(
@@ -362,6 +421,12 @@ def public_name(name: str) -> str:
     path = Path(name)
     is_path = path.is_absolute() or name.startswith((".", "~")) or path.suffix == ".gguf" or len(path.parts) > 2
     return (path.stem if path.suffix == ".gguf" else path.name) if is_path else name
+
+
+def titles_of(headings: Iterable[tuple[str, tuple[str, ...]]]) -> list[str]:
+    """Return the last heading of each passage, questions first."""
+    titles = dict.fromkeys(own[-1] for _, own in headings if own)
+    return sorted(titles, key=lambda one: not one.endswith(("?", "？")))
 
 
 NAMED = 3

@@ -56,15 +56,16 @@ class Handoff:
         return self.state in ("waiting", "taken")
 
 
-Outcome = Literal["answered", "unsure", "nothing", "smalltalk"]
+Outcome = Literal["answered", "unsure", "nothing", "smalltalk", "lookup"]
 """The outcome of a question. answered: with confidence. unsure: statements that may help, or a question back. nothing:
-the documents do not answer. smalltalk: a greeting or the like, answered without the documents.
+the documents do not answer. smalltalk: a greeting or the like, answered without the documents. lookup: a look-up spoke.
 """
 OUTCOME_WORDS: dict[Outcome, str] = {
     "answered": translatable("Answered"),
     "unsure": translatable("Not certain"),
     "nothing": translatable("Not found"),
     "smalltalk": translatable("Small talk"),
+    "lookup": translatable("Look-up"),
 }
 Unanswered = Literal["lost", "failed"]
 """The reason why a question has no answer. lost: the server ended before the answer did. failed: the answer was stopped
@@ -162,10 +163,32 @@ class AnswerTimings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LookUpTurn:
+    """A look-up's part in an answer. state: offered, asking, confirming, calling, shown, cancelled, failed or expired.
+    asks: the value asked for. outcome: found, not_found or failed. choices: texts of buttons. line: below an answer
+    from the documents, and not part of it. links: addresses in the text that may be opened.
+    """
+
+    name: str
+    state: str
+    asks: str | None = None
+    outcome: str | None = None
+    choices: tuple[str, ...] = ()
+    line: str = ""
+    links: tuple[str, ...] = ()
+
+    @property
+    def below(self) -> str:
+        """Return the line and the buttons as text, for readers without buttons."""
+        return BETWEEN.join(filter(None, (self.line, " ".join(f"[{one}]" for one in self.choices))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """A finished answer. policy: how its passages were linked; exact: no module replaced full attention. grounding: how
     well the passages support the model's text, 0 to 1, None if nothing was checked; quoted: sentences of the passages
-    replace the model's words. notice: for the reader, such as that the answer was cut.
+    replace the model's words. notice: for the reader, such as that the answer was cut. lookup: a look-up's part,
+    which no model reads.
     """
 
     answer: str
@@ -181,6 +204,12 @@ class Answer:
     grounding: float | None = None
     quoted: bool = False
     notice: str | None = None
+    lookup: LookUpTurn | None = None
+
+    @property
+    def shown(self) -> str:
+        """Return the text with a look-up's line."""
+        return BETWEEN.join(filter(None, (self.answer, self.lookup.line))) if self.lookup else self.answer
 
     @property
     def is_from_elsewhere(self) -> bool:

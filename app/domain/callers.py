@@ -37,10 +37,12 @@ ADMIN = "admin"
 class Caller:
     """The sender of a request. owner: whose conversations it sees, and the tenant of its prompts; "" for none. name: of
     the account or the API key, for people. role: set for an account. reads_all: an account that may read conversations
-    that nobody handed off. scopes: set for an API key.
+    that nobody handed off. scopes: set for an API key. user: who the company's
+    site says this is, for look-ups.
     """
 
     owner: str = ""
+    user: str = ""
     name: str = ""
     role: Role = ""
     reads_all: bool = False

@@ -6,7 +6,7 @@ current encodings of passages. Passages that lost a neighbour are encoded again.
 deletion are answered first, because they may store its modules again. Later questions do not find the document, and the
 deletion does not wait for them.
 
-A deletion is recorded (`app.storage.begun`). If it fails or is killed, the next deletion or start completes it.
+A deletion is recorded (`app.storage.data_folder`). If it fails or is killed, the next deletion or start completes it.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -17,7 +17,7 @@ from app.domain.callers import PML_TENANT
 from app.domain.errors import DeskError
 from app.knowledge.ingest import Ingestion
 from app.knowledge.warm import InFlight
-from app.storage.begun import BegunWork
+from app.storage.data_folder import BegunWork
 from app.storage.history import History
 from app.storage.library import Library
 from cache.memory.keys import PUBLIC_TENANT

@@ -2,7 +2,7 @@
 
 An uploaded file is stored in the data folder under its own name, in a folder of its collection, because a document is
 identified by its path. Storing and ingesting are one step: a file stays only if it becomes a document. An unfinished
-upload is recorded (`app.storage.begun`).
+upload is recorded (`app.storage.data_folder`).
 
 A synchronised folder or website is re-read regularly (websites: `websites`). Of a folder, new and changed files are
 ingested, and documents whose files are gone are deleted, as `warmdesk ingest --sync` does once. If a folder is missing,
@@ -27,7 +27,7 @@ from app.domain.websites import WHOLE_SITE, SiteOptions, is_website
 from app.domain.words import one_line
 from app.knowledge.ingest import Ingestion, IngestReport, result_of
 from app.knowledge.websites import Websites, checked, share_pages
-from app.storage.begun import BegunWork
+from app.storage.data_folder import BegunWork
 from app.storage.faq import SyncedFolderTable
 from app.storage.files import PARTIAL, replace_file
 from cache.errors import CacheError

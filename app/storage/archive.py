@@ -31,10 +31,9 @@ from pydantic import TypeAdapter, ValidationError
 from app.domain.errors import DeskError
 from app.domain.progress import Progress, no_progress
 from app.domain.settings import Settings
-from app.storage.begun import SWAP_FILE
+from app.storage.data_folder import LOCK_FILE, OWNER_FILE, SOCKET_FILE, SWAP_FILE
 from app.storage.database import sqlite_file
 from app.storage.files import PARTIAL, REPLACED, STAGED
-from app.storage.lock import LOCK_FILE, OWNER_FILE, SOCKET_FILE
 from app.storage.migrate import ENDING
 from durable import put_in_place, scratch_folder
 

@@ -189,7 +189,7 @@ def _last_before_handoffs(since: datetime) -> Select[tuple[str]]:
     last = (
         select(_BEFORE.id)
         .where(_BEFORE.conversation_id == HandoffRow.conversation_id, _BEFORE.created <= HandoffRow.requested)
-        .where(_BEFORE.role == "assistant", _BEFORE.outcome != "smalltalk")
+        .where(_BEFORE.role == "assistant", _BEFORE.outcome.notin_(("smalltalk", "lookup")))
         .order_by(_BEFORE.position.desc())
         .limit(1)
         .correlate(HandoffRow)

@@ -175,7 +175,10 @@ class Handoffs(Store):
                 select(MessageRow.outcome, MessageRow.grounding, FeedbackRow.value.label("feedback"))
                 .outerjoin(FeedbackRow, FeedbackRow.message_id == MessageRow.id)
                 .where(MessageRow.conversation_id == conversation_id, MessageRow.role == "assistant")
-                .where(MessageRow.outcome != "smalltalk", MessageRow.position > (-1 if since is None else since))
+                .where(
+                    MessageRow.outcome.notin_(("smalltalk", "lookup")),
+                    MessageRow.position > (-1 if since is None else since),
+                )
                 .order_by(MessageRow.position)
             )
             return [Judged(**row._mapping) for row in session.execute(query)], since is not None

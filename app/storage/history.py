@@ -18,6 +18,7 @@ from itertools import islice, starmap
 from typing import cast
 from uuid import uuid4
 
+from msgspec import convert
 from sqlalchemy import ColumnElement, Select, delete, func, or_, select, update
 from sqlalchemy.orm import Session, aliased, selectinload
 
@@ -27,6 +28,7 @@ from app.domain.answers import (
     AnswerUsage,
     Citation,
     ConversationSummary,
+    LookUpTurn,
     Mark,
     Outcome,
     Turn,
@@ -114,6 +116,7 @@ def message_row(answer: Answer, details: AnswerDetails, now: datetime) -> Messag
         model=details.model,
         created=now,
         finish_reason=details.finish_reason,
+        lookup=None if answer.lookup is None else asdict(answer.lookup),
         **{name: getattr(answer, name) for name in ("outcome", "policy", "exact", "grounding", "quoted", "notice")},
         citations=[
             CitationRow(rank=rank, passage_id=passage_id, **asdict(citation))
@@ -153,6 +156,7 @@ def _answer(row: MessageRow) -> Answer:
         modules=tuple(module.to(UsedModule) for module in row.modules),
         timings=row.timings.to(AnswerTimings),
         quoted=bool(row.quoted),
+        lookup=None if row.lookup is None else convert(row.lookup, LookUpTurn),
     )
 
 
@@ -254,8 +258,9 @@ class History:
         return "lost" if row.created < self._since else "failed"
 
     def past(self, conversation_id: str, owner: str = OPERATOR, without: str = "") -> list[PastMessage]:
-        """Return the latest messages for the next prompt, without unanswered questions. Answers that may contain
-        information from a deleted document are empty. without: a question to skip, with its answers.
+        """Return the latest messages for the next prompt, without unanswered questions and without what look-ups asked
+        and said. Answers that may contain information from a deleted document are empty. without: a question to skip,
+        with its answers.
         """
         parts = (selectinload(MessageRow.citations), selectinload(MessageRow.modules))
         with self._database.read() as session:
@@ -263,6 +268,7 @@ class History:
             forgotten = forgotten_at(session, {document for row in rows for document in documents_of(row)})
         out = resting_on_forgotten(rows, forgotten)
         answered = {row.question_id for row in rows}
+        looked_up = {id_ for row in rows if row.outcome == "lookup" for id_ in (row.id, row.question_id)}
         return [
             row.to(
                 PastMessage,
@@ -273,6 +279,7 @@ class History:
             )
             for row in rows
             if without not in (row.id, row.question_id)
+            and row.id not in looked_up
             and (row.role != "user" or row.id in answered or row.handoff_id is not None)
         ]
 
@@ -336,7 +343,8 @@ class History:
                 raise DeskError(f"there is no question {details.question_id!r}", code="no-such-message")
             if details.replaces:
                 _replace(session, details.replaces, question)
-            tally(session, row)
+            if answer.outcome != "lookup":
+                tally(session, row)
         if details.replaces:
             self._database.flush_log()
         self.ended(details.question_id)

@@ -19,10 +19,9 @@ from app.domain.errors import DeskError
 from app.domain.progress import Progress, no_progress
 from app.domain.settings import Settings
 from app.storage.archive import FORMAT, Manifest, check_database, explained, is_left_out, read_archive
-from app.storage.begun import swap
+from app.storage.data_folder import LOCK_FILE, OWNER_FILE, lock_data_folder, swap
 from app.storage.database import sqlite_file
 from app.storage.files import REPLACED, STAGED, SettingsFile
-from app.storage.lock import LOCK_FILE, OWNER_FILE, lock_data_folder
 from app.storage.migrate import revisions
 from durable import scratch_folder, sync
 

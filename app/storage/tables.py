@@ -6,13 +6,14 @@ documents.
 """
 
 from dataclasses import fields
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 from app.domain.callers import OPERATOR
+from app.storage.columns import AnyText, ShortText, UtcDateTime
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -27,41 +28,6 @@ NAMING = {
 }
 LARGEST_NUMBER: Final = 2**31 - 1
 """Maximum id of a row. PostgreSQL refuses to compare larger numbers."""
-
-
-class UtcDateTime(sa.TypeDecorator[datetime]):
-    """A time: aware in Python, UTC without a time zone in the database, because SQLite has none."""
-
-    impl = sa.DateTime
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
-        assert value is None or value.tzinfo is not None, "a time without a time zone"
-        return None if value is None else value.astimezone(UTC).replace(tzinfo=None)
-
-    def process_result_value(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
-        return None if value is None else value.replace(tzinfo=UTC)
-
-
-class AnyText(sa.TypeDecorator[str]):
-    """A text from outside. Characters that a database cannot store are escaped: half of a surrogate pair (from JSON, or
-    a file name that is not UTF-8) and NUL, which PostgreSQL refuses.
-    """
-
-    impl: type[sa.String] = sa.Text
-    cache_ok = True
-
-    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:
-        if value is None:
-            return None
-        return value.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
-
-
-class ShortText(AnyText):
-    """A text with a maximum length, such as an id. PostgreSQL refuses longer texts."""
-
-    impl = sa.String
-    cache_ok = True
 
 
 def _partial(name: str, *columns: str, where: str, unique: bool = False) -> sa.Index:
@@ -223,8 +189,8 @@ class MessageRow(Base):
     account of an agent. handoff_id: the hand-off during which it was written; hidden from the assistant.
 
     tokens: the generated token ids, for the prompt of the next turn; None if the text was changed later. model: the
-    fingerprint of the model with these token ids. question_id, finish_reason, policy, exact, grounding, quoted, notice
-    and outcome belong to answers.
+    fingerprint of the model with these token ids. lookup: the fields of a look-up's part. question_id, finish_reason,
+    policy, exact, grounding, quoted, notice, outcome and lookup belong to answers.
     """
 
     __tablename__ = "messages"
@@ -252,6 +218,7 @@ class MessageRow(Base):
     author: Mapped[str | None]
     handoff_id: Mapped[int | None]
     model: Mapped[str | None]
+    lookup: Mapped[dict[str, Any] | None] = mapped_column(sa.JSON(none_as_null=True))
 
     citations: "Mapped[list[CitationRow]]" = relationship(order_by="CitationRow.rank", lazy="raise")
     modules: "Mapped[list[ModuleUseRow]]" = relationship(order_by="ModuleUseRow.rank", lazy="raise")
@@ -380,6 +347,38 @@ class DeliveryRow(Base):
     tries: Mapped[int]
     due: Mapped[datetime]
     problem: Mapped[str]
+
+
+class LookUpStateRow(Base):
+    """The open look-up of a conversation. state: the fields of `app.lookups.dialogue.Open`. trail: a hash of the
+    conversation's messages, for programs that send all of them each time.
+    """
+
+    __tablename__ = "lookup_states"
+
+    conversation_id: Mapped[str] = mapped_column(
+        sa.ForeignKey(ConversationRow.id, ondelete="CASCADE"), primary_key=True
+    )
+    state: Mapped[dict[str, Any]] = mapped_column(sa.JSON)
+    expires: Mapped[datetime] = mapped_column(index=True)
+    trail: Mapped[str] = mapped_column(ShortText(64), index=True)
+
+
+class LookUpCallRow(Base):
+    """What became of a look-up. event: asked, found, not_found, failed or cancelled. visitor, address: hashes, for an
+    hour. ms: of the call.
+    """
+
+    __tablename__ = "lookup_calls"
+    __table_args__ = (sa.Index(None, "name", "created"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    created: Mapped[datetime]
+    name: Mapped[str] = mapped_column(ShortText(40))
+    event: Mapped[str] = mapped_column(ShortText(16))
+    ms: Mapped[float]
+    visitor: Mapped[str] = mapped_column(ShortText(64))
+    address: Mapped[str] = mapped_column(ShortText(64))
 
 
 class SavingsRow(Base):

@@ -3,7 +3,7 @@
 `Grouping` puts similar questions into groups: each joins the group whose first question is most similar, or starts one
 (leader clustering, Hartigan 1975). A pair of the FAQ is stored, written into the FAQ's document, a JSON Lines file in
 the collection "faq", ingested like any other document, and its question is asked again. If it cannot be ingested, the
-change is undone. Until both agree, a record exists (`app.storage.begun`).
+change is undone. Until both agree, a record exists (`app.storage.data_folder`).
 """
 
 import json
@@ -31,8 +31,8 @@ from app.domain.quality import (
 from app.domain.words import one_line
 from app.knowledge.finder import EmbeddedQuestion, embedded, likeness
 from app.knowledge.ingest import IngestReport
-from app.storage.begun import BegunWork
 from app.storage.conversation_care import Transcripts
+from app.storage.data_folder import BegunWork
 from app.storage.faq import FaqStore, FaqVectors
 from app.storage.files import remove_abandoned, replace_file
 from retrieval.search.embedding import Embedder

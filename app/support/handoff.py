@@ -20,6 +20,7 @@ from app.replies.replies import heard
 from app.storage.database import Database
 from app.storage.handoffs import HandoffOfSomebody, Handoffs, Judged
 from app.storage.history import History
+from app.storage.lookups import LookUpStore
 from retrieval.text.terms import language_of
 
 PAUSE = 5  # questions after an agent handed a conversation back before the rules apply again
@@ -47,11 +48,14 @@ MAX_MESSAGE = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenCase:
-    """A hand-off with all messages of its conversation. others: number of the customer's other conversations."""
+    """A hand-off with all messages of its conversation. others: number of the customer's other conversations.
+    looked_up: the values of a look-up that was open.
+    """
 
     of: HandoffOfSomebody
     turns: list[Turn]
     others: int
+    looked_up: str = ""
 
     @property
     def last_question(self) -> str:
@@ -64,7 +68,7 @@ class AgentQueue:
 
     def __init__(self, database: Database, settings: Settings, *, now: Callable[[], datetime] = utc_now) -> None:
         self._handoffs = Handoffs(database, announced=settings.handoff_webhook is not None)
-        self._history, self._now = History(database), now
+        self._history, self._lookups, self._now = History(database), LookUpStore(database), now
 
     def rows(self) -> list[HandoffOfSomebody]:
         """Return the hand-offs that wait, have an agent, or have an address. The caller counts as a present agent."""
@@ -81,7 +85,9 @@ class AgentQueue:
             raise DeskError("this conversation is with the assistant again", code="handoff-closed")
         conversation, owner = found.handoff.conversation_id, found.owner
         others = self._handoffs.num_others(conversation, owner)
-        return OpenCase(of=found, turns=self._history.turns(conversation, owner), others=others)
+        looked_up = (self._lookups.open(conversation) or {}).get("text", "")
+        turns = self._history.turns(conversation, owner)
+        return OpenCase(of=found, turns=turns, others=others, looked_up=looked_up)
 
     def closed(self, agent: str = "") -> list[HandoffOfSomebody]:
         """Return the hand-offs closed within a day that an agent took; "": all of them."""

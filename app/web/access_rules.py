@@ -82,6 +82,8 @@ RULES = (
     _rule("POST", r"/admin/accounts/(role|password|remove)", "admin"),
     _rule("POST", r"/admin/keys/revoke", "admin"),
     _rule("GET", r"/admin/audit", "admin"),
+    _rule("GET", r"/admin/lookups", "admin"),
+    _rule("POST", r"/admin/lookups/try", "admin"),
     _rule("GET", r"/conversations/\w+/export\.\w+", "visitor"),
     _rule("GET", r"/my-data", "visitor"),
     _rule("POST", r"/my-data/delete|/sign-out", "visitor"),

@@ -152,6 +152,7 @@ def add_key_routes(app: FastAPI, by: By) -> None:
 
 ACTIONS: Mapping[str, str] = {
     "sign-in": translatable("signed in"),
+    "lookup-try": translatable("tried the look-up"),
     "sign-in-failed": translatable("could not sign in: wrong name or password"),
     "account-add": translatable("added the account"),
     "account-role": translatable("changed the role of"),

@@ -1,4 +1,4 @@
-"""The frame of all admin pages, the page of encoded passages, and the page of the API.
+"""The frame of all admin pages, the pages of encoded passages, of the API and of look-ups.
 
 `access_rules` alone defines the pages and their readers. The page of the API sends requests with a key that the reader
 types, never with the reader's session. The session cookie is sent to /admin only, so no other page can make a browser
@@ -33,6 +33,7 @@ PAGES = (
     ("/admin/faq", translatable("FAQ")),
     ("/admin/search", translatable("Try a question")),
     ("/admin/documents", translatable("Documents")),
+    ("/admin/lookups", translatable("Look-ups")),
     ("/admin/modules", translatable("Model memory")),
     ("/admin/engine", translatable("Engine")),
     ("/admin/settings", translatable("Settings")),
@@ -253,3 +254,26 @@ def kind_of(schema: Mapping[str, Any]) -> str:
         return f"list of {kind_of(schema['items'])}"
     is_file = "contentMediaType" in schema or schema.get("format") == "binary"
     return "file" if is_file else str(schema.get("type", "any"))
+
+
+def add_lookup_routes(app: FastAPI, desk: Service, audit: Audit) -> None:
+    """Add the page of look-ups: what became of each, and a try with an operator's values, written to the audit log."""
+
+    def page(request: Request, status: int = 200, **tried: Any) -> HTMLResponse:
+        rows = [(one, desk.lookups.figures(one.name)) for one in desk.lookups.all()]
+        shown = {"name": "", "given": [], "tried": None, "problem": "", **tried}
+        return admin_page(request, "lookups.html", status=status, rows=rows, **shown)
+
+    @app.get("/admin/lookups")
+    def lookups(request: Request) -> HTMLResponse:
+        return page(request)
+
+    @app.post("/admin/lookups/try")
+    def try_out(
+        request: Request, name: Annotated[Id, Form()], given: Annotated[list[Line], Form(max_length=10)]
+    ) -> HTMLResponse:
+        audit.record(caller_of(request).who, "lookup-try", name)
+        try:
+            return page(request, name=name, given=given, tried=desk.lookups.try_out(name, given))
+        except DeskError as error:
+            return page(request, 400, name=name, given=given, problem=str(error))

@@ -74,13 +74,15 @@ class ChatView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
     """The customer at a page. owner: of the conversations (`app.domain.callers`). session: one browser tab. address: of
-    the browser. language: of the page's own words (`app.web.rendering`).
+    the browser. language: of the page's own words (`app.web.rendering`). user: who the company's site
+    says this is.
     """
 
     owner: str
     session: str
     address: str = ""
     language: str = ENGLISH
+    user: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -178,7 +180,14 @@ class ChatFlow:
             yield replace(self._whole(handed.conversation_id, reader), box="")
             return
         live = partial(render, "chat/live.html", language=reader.language, question=question)
-        asked = partial(self._desk.ask, question, owner=reader.owner, conversation_id=conversation_id or None)
+        asked = partial(
+            self._desk.ask,
+            question,
+            owner=reader.owner,
+            conversation_id=conversation_id or None,
+            user=reader.user,
+            address=reader.address,
+        )
         asking = self._begin(partial(asked, replaces=replaced), run)
         yield ChatView(transcript=first, live=live(text=""), box="", answering=True)
         stream = asking.result()

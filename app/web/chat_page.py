@@ -67,8 +67,10 @@ def _id_of(request: gr.Request) -> str:
 def _reader(request: gr.Request) -> Reader:
     browser = request.request
     enter_request(_id_of(request))  # Gradio calls us in its own context, not in the request's
+    caller = caller_of(browser)
     return Reader(
-        owner=caller_of(browser).owner,
+        owner=caller.owner,
+        user=caller.user,
         session=str(request.session_hash),
         address=address_of(browser),
         language=page_language(browser.headers),

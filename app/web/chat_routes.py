@@ -306,10 +306,11 @@ def _shown(view: ChatView) -> dict[str, Any]:
 
 
 def _reader(request: Request, session: str) -> Reader:
-    owner = caller_of(request).owner
+    caller = caller_of(request)
     return Reader(
-        owner=owner,
-        session=f"{owner} {session}",  # no caller ends another one's answer
+        owner=caller.owner,
+        user=caller.user,
+        session=f"{caller.owner} {session}",  # no caller ends another one's answer
         address=address_of(request),
         language=page_language(request.headers),
     )

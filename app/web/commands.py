@@ -26,7 +26,7 @@ from app.desk.batch import BatchQuestion
 from app.desk.output import backup_json, batch_entry_json, batch_json, ingest_json
 from app.desk.service import Changes
 from app.domain.answers import Answer
-from app.storage.lock import SOCKET_FILE
+from app.storage.data_folder import SOCKET_FILE
 from app.web.document_routes import events
 
 log = logging.getLogger(__name__)

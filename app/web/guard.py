@@ -268,7 +268,7 @@ class Guard:
             )
             return _refused(request, 409, words)
         response = RedirectResponse("/", 303)
-        session = self._identity.session(linked.owner)
+        session = self._identity.session(linked.owner, linked.user)
         VISITOR.give(response, session, visitors.SESSION_S, request, self._site)
         return response
 

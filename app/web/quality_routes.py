@@ -179,7 +179,8 @@ def add_queue_routes(app: FastAPI, desk: Service, transcripts: Transcripts, queu
         return "" if caller.reads_all else caller.name
 
     def shown(found: OpenCase) -> dict[str, Any]:
-        return {"row": found.of, "handoff": found.of.handoff, "turns": found.turns, "others": found.others}
+        case = {"row": found.of, "handoff": found.of.handoff, "turns": found.turns}
+        return {**case, "others": found.others, "looked_up": found.looked_up}
 
     def listed(request: Request) -> dict[str, Any]:
         return {"rows": queue.rows(), "closed": queue.closed(reader(request))}

@@ -56,6 +56,12 @@ def answer_html(text: str) -> Markup:
     return Markup(_renderer().render(text).replace("\n", ""))
 
 
+def lookup_html(text: str, links: Sequence[str]) -> Markup:
+    """Return the HTML of what a look-up says: plain text, with its checked links."""
+    lines = Markup("<br>").join(without_controls(text).splitlines())
+    return linked(Markup('<p dir="auto">%s</p>') % lines, {link: link for link in links})
+
+
 def linked(html: Markup, links: Mapping[str, str]) -> Markup:
     """Return HTML with an anchor for every text of `links` in it. links: URLs by text, from the settings."""
     by_html = {escapeHtml(text): escapeHtml(address) for text, address in links.items()}
@@ -340,7 +346,17 @@ def _environment() -> Environment:
     environment.install_gettext_callables(words.gettext, words.ngettext, newstyle=True)  # type: ignore[attr-defined]
     environment.globals |= {
         function.__name__: function
-        for function in (*_FUNCTIONS, answer_html, caret_html, linked, day, problem_words, sources_of, statements_html)
+        for function in (
+            *_FUNCTIONS,
+            answer_html,
+            caret_html,
+            linked,
+            lookup_html,
+            day,
+            problem_words,
+            sources_of,
+            statements_html,
+        )
     }
     environment.globals |= {"translated": words.gettext, "_": _in_page_language, "OUTCOME_WORDS": OUTCOME_WORDS}
     environment.globals |= {name: getattr(reuse_words, name) for name in _WORDS}

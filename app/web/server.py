@@ -25,7 +25,7 @@ from app.storage.database import Database
 from app.storage.people import Accounts, Audit, Sessions
 from app.support.handoff import AgentQueue
 from app.web.accounts import add_account_routes, add_audit_page, add_key_routes, add_login_routes
-from app.web.admin_pages import add_api_page, add_module_routes
+from app.web.admin_pages import add_api_page, add_lookup_routes, add_module_routes
 from app.web.chat_routes import add_typing_routes, add_visitor_routes, add_widget_routes
 from app.web.dashboard import add_dashboard_routes
 from app.web.document_routes import add_document_routes, add_passage_routes, add_source_routes, add_sync_routes
@@ -74,6 +74,7 @@ def create_app(desk: Service, database: Database, settings: Settings) -> FastAPI
     add_key_routes(app, administration)
     add_settings_routes(app, desk, settings, audit)
     add_audit_page(app, audit)
+    add_lookup_routes(app, desk, audit)
     add_dashboard_routes(app, desk, transcripts)
     add_quality_routes(app, desk, transcripts, audit.record)
     add_source_routes(app, desk)

@@ -15,7 +15,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from functools import cache
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
@@ -188,35 +188,72 @@ class Fetcher(AbstractContextManager["Fetcher"]):
         host, port = asked.host, asked.port or {"http": 80, "https": 443}[asked.scheme]
         address = self._addresses.get((host, port)) or self._guard.address_of(host, port)
         self._addresses[host, port] = address
-        headers = {"host": asked.netloc.decode("ascii"), "user-agent": self._agent, "accept-encoding": "gzip"}
+        headers = {"user-agent": self._agent, "accept-encoding": "gzip"}
         headers |= {"accept": "text/html,application/xhtml+xml,*/*;q=0.5", **validators}
         if line := self._headers.get(host):
             name, _, value = line.partition(":")
             headers[name.strip()] = value.strip()
-        seconds = {"connect": CONNECT_S, "read": READ_S, "write": CONNECT_S, "pool": CONNECT_S}
-        request = httpx.Request(
-            "GET",
-            asked.copy_with(host=address.partition("%")[0]),
-            headers=headers,
-            extensions={"sni_hostname": asked.raw_host.decode("ascii"), "timeout": seconds},
-        )
         # One transport a host: a connection to one host must not be used again for another one at the same address.
         if host not in self._transports:
-            self._transports[host] = httpx.HTTPTransport(verify=_tls(), trust_env=False)
-        deadline = time.monotonic() + WHOLE_S
+            self._transports[host] = _transport()
+        of_host = self._transports[host]
+        reply = send("GET", asked, address, headers, transport=of_host, most_bytes=most_bytes, cuts=cuts)
+        return replace(reply, url=url)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """Maximum seconds: to connect, between two pieces of the reply, and of the whole request."""
+
+    connect: float = CONNECT_S
+    read: float = READ_S
+    whole: float = WHOLE_S
+
+
+def send(
+    method: str,
+    url: httpx.URL,
+    address: str,
+    headers: Mapping[str, str],
+    content: bytes = b"",
+    *,
+    times: Times = Times(),
+    most_bytes: int = MOST_BYTES,
+    cuts: bool = False,
+    transport: httpx.HTTPTransport | None = None,
+) -> Reply:
+    """Send one request to the checked address of its host. No redirect is followed. transport: for several requests;
+    else a new one. Raises FetchFailed.
+    """
+    seconds = {"connect": times.connect, "read": times.read, "write": times.connect, "pool": times.connect}
+    request = httpx.Request(
+        method,
+        url.copy_with(host=address.partition("%")[0]),
+        headers={"host": url.netloc.decode("ascii"), **headers},
+        content=content or None,
+        extensions={"sni_hostname": url.raw_host.decode("ascii"), "timeout": seconds},
+    )
+    deadline, used = time.monotonic() + times.whole, transport or _transport()
+    try:
+        response = used.handle_request(request)
         try:
-            response = self._transports[host].handle_request(request)
-            try:
-                body = b""
-                if response.status_code == 200:
-                    assert isinstance(response.stream, httpx.SyncByteStream)
-                    encoding = response.headers.get("content-encoding", "")
-                    body = inflated(_in_time(response.stream, deadline), encoding, most_bytes, cuts=cuts)
-            finally:
-                response.close()
-        except (httpx.HTTPError, OSError) as error:
-            raise FetchFailed("unreachable", f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from None
-        return Reply(url=url, status=response.status_code, headers=response.headers, body=body)
+            body = b""
+            if response.status_code == 200:
+                assert isinstance(response.stream, httpx.SyncByteStream)
+                encoding = response.headers.get("content-encoding", "")
+                body = inflated(_in_time(response.stream, deadline), encoding, most_bytes, cuts=cuts)
+        finally:
+            response.close()
+    except (httpx.HTTPError, OSError) as error:
+        raise FetchFailed("unreachable", f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from None
+    finally:
+        if transport is None:
+            used.close()
+    return Reply(url=str(url), status=response.status_code, headers=response.headers, body=body)
+
+
+def _transport() -> httpx.HTTPTransport:
+    return httpx.HTTPTransport(verify=_tls(), trust_env=False)
 
 
 @cache
@@ -227,7 +264,7 @@ def _tls() -> ssl.SSLContext:
 def _in_time(pieces: Iterable[bytes], deadline: float) -> Iterator[bytes]:
     for piece in pieces:
         if time.monotonic() > deadline:
-            raise FetchFailed("unreachable", f"it takes longer than {WHOLE_S:g} s")
+            raise FetchFailed("unreachable", "it takes too long")
         yield piece
 
 

@@ -30,10 +30,9 @@ from app.knowledge.ingest import IngestReport
 from app.knowledge.uploads import out_of_step as uploads_out_of_step
 from app.storage import migrate
 from app.storage.archive import check_database
-from app.storage.begun import BEGUN_FILE
+from app.storage.data_folder import BEGUN_FILE, lock_data_folder
 from app.storage.database import Database, open_database, sqlite_file
 from app.storage.files import REPLACED
-from app.storage.lock import lock_data_folder
 from app.storage.migrate import ENDING
 from app.storage.tables import ConversationRow
 from evals.answers.questions import LabelledQuestion

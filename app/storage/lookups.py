@@ -1,0 +1,103 @@
+"""Open look-ups, and what became of their calls. Values are stored only while a look-up is open."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from statistics import median
+from typing import Any
+
+from sqlalchemy import delete, exists, func, select, update
+
+from app.domain.words import utc_now
+from app.storage.database import Store
+from app.storage.tables import ConversationRow, LookUpCallRow, LookUpStateRow, MessageRow
+
+HOUR = timedelta(hours=1)
+RESENT = timedelta(days=1)  # age of the answers that a program may send again
+_MOST_FIGURES = 10_000
+_IN_A_ROW = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """The numbers of a look-up. by_event: asked, found, not_found, failed, cancelled. ms: median of its calls."""
+
+    by_event: dict[str, int]
+    ms: float | None
+
+
+class LookUpStore(Store):
+    """The tables. Safe to use from any thread; each method is a transaction and may raise DeskError."""
+
+    def open(self, conversation_id: str) -> dict[str, Any] | None:
+        which = (LookUpStateRow.conversation_id == conversation_id, LookUpStateRow.expires > utc_now())
+        return next(iter(self._database.values(select(LookUpStateRow.state).where(*which))), None)
+
+    def continued(self, owner: str, trail: str) -> dict[str, Any] | None:
+        """Return the open look-up of a program's messages, which it sends without the conversation's id."""
+        query = select(LookUpStateRow.state).join(ConversationRow).where(ConversationRow.of(owner))
+        query = query.where(LookUpStateRow.trail == trail, LookUpStateRow.expires > utc_now())
+        return next(iter(self._database.values(query.order_by(LookUpStateRow.expires.desc()).limit(1))), None)
+
+    def save(self, conversation_id: str, state: dict[str, Any] | None, expires: datetime, trail: str = "") -> None:
+        """Store, replace or (None) delete the open look-up of a conversation."""
+        its = LookUpStateRow.conversation_id == conversation_id
+        with self._database.write() as session:
+            session.execute(delete(LookUpStateRow).where(its))
+            is_there = session.get(ConversationRow, conversation_id) is not None
+            if state is not None and is_there:
+                row = LookUpStateRow(conversation_id=conversation_id, state=state, expires=expires, trail=trail)
+                session.add(row)
+
+    def take(self, conversation_id: str) -> bool:
+        """Delete the open look-up of a conversation, and return whether there was one: only one request may call."""
+        with self._database.write() as session:
+            its = LookUpStateRow.conversation_id == conversation_id
+            return bool(session.execute(delete(LookUpStateRow).where(its).returning(LookUpStateRow.trail)).all())
+
+    def tidy(self, now: datetime) -> None:
+        """Delete what has expired, and whose calls they were."""
+        with self._database.write() as session:
+            session.execute(delete(LookUpStateRow).where(LookUpStateRow.expires <= now))
+            old = (LookUpCallRow.created < now - HOUR, LookUpCallRow.visitor != "")
+            session.execute(update(LookUpCallRow).where(*old).values(visitor="", address=""))
+
+    def note(self, name: str, event: str, *, ms: float = 0.0, visitor: str = "", address: str = "") -> None:
+        row = LookUpCallRow(created=utc_now(), name=name, event=event, ms=ms, visitor=visitor, address=address)
+        with self._database.write() as session:
+            session.add(row)
+
+    def calls(self, name: str, events: Collection[str], **who: str) -> int:
+        """Return the number of calls with these results in the last hour. who: visitor or address."""
+        (column, value) = next(iter(who.items()))
+        its = (LookUpCallRow.name == name, getattr(LookUpCallRow, column) == value)
+        since = LookUpCallRow.created > utc_now() - HOUR
+        query = select(func.count()).where(*its, since, LookUpCallRow.event.in_(sorted(events)))
+        return self._database.values(query)[0]
+
+    def is_closed(self, name: str, seconds: float) -> bool:
+        """Return whether the last five calls failed, the last one within these seconds."""
+        called = (LookUpCallRow.name == name, LookUpCallRow.event.in_(("found", "not_found", "failed")))
+        query = select(LookUpCallRow.event, LookUpCallRow.created).where(*called)
+        rows = self._database.rows(query.order_by(LookUpCallRow.id.desc()).limit(_IN_A_ROW))
+        has_failed = len(rows) == _IN_A_ROW and all(row.event == "failed" for row in rows)
+        return has_failed and utc_now() - rows[0].created < timedelta(seconds=seconds)
+
+    def figures(self, name: str) -> Figures:
+        its = LookUpCallRow.name == name
+        counts = select(LookUpCallRow.event, func.count()).where(its).group_by(LookUpCallRow.event)
+        times = select(LookUpCallRow.ms).where(its, LookUpCallRow.ms > 0).order_by(LookUpCallRow.id.desc())
+        took = self._database.values(times.limit(_MOST_FIGURES))
+        by_event = dict(self._database.rows(counts))
+        return Figures(by_event=by_event, ms=median(took) if took else None)
+
+    def is_used(self) -> bool:
+        """Return whether any look-up was ever asked."""
+        return bool(self._database.values(select(exists(select(LookUpCallRow.id))))[0])
+
+    def answers_among(self, owner: str, texts: Collection[str]) -> frozenset[str]:
+        """Return those texts that are recent answers to this owner, and no look-up's."""
+        recent = (ConversationRow.of(owner), ConversationRow.updated > utc_now() - RESENT)
+        query = select(MessageRow.text).join(ConversationRow).where(*recent, MessageRow.role == "assistant")
+        query = query.where(MessageRow.outcome != "lookup", MessageRow.text.in_(sorted(texts)))
+        return frozenset(self._database.values(query))

@@ -1,0 +1,44 @@
+"""How well the desk recognises wishes for look-ups: started, offered, or taken for something else."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app.desk.service import Service
+from evals.answers.helpdesk import Figure, share
+
+OWNER = "eval"
+
+
+def measure_lookups(service: Service, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """rows: {message, lookup: a name or None, kind, language}, or questions, which wish nothing. Returns what became of
+    each message, and by kind and language the shares of started and of started or offered; for a wish, only of the
+    right look-up.
+    """
+    service.prepare()
+    known = {"lookup": None, "kind": "question", "language": "en"}
+    judged = [{**known, **row, **_heard(service, row.get("message") or row["question"])} for row in rows]
+    groups = sorted({(row["kind"], row["language"]) for row in judged})
+    groups += [(kind, "all") for kind in sorted({row["kind"] for row in judged})] + [("no wish", "all")]
+    summary = {f"{kind} {language}": _summary(judged, kind, language) for kind, language in groups}
+    return {"rows": judged, "summary": summary}
+
+
+def _heard(service: Service, message: str) -> dict[str, Any]:
+    turn = service.would_look_up(message, OWNER)
+    return {"heard": None if turn is None else turn.name, "state": None if turn is None else turn.state}
+
+
+def _summary(judged: Sequence[Mapping[str, Any]], kind: str, language: str) -> dict[str, Figure]:
+    of_kind = [row for row in judged if row["kind"] == kind or (kind == "no wish" and row["lookup"] is None)]
+    some = [row for row in of_kind if language in ("all", row["language"])]
+    is_right = [row["heard"] is not None and row["lookup"] in (None, row["heard"]) for row in some]
+    starts = [right and row["state"] != "offered" for right, row in zip(is_right, some, strict=True)]
+    return {"started": share(starts), "started or offered": share(is_right)}
+
+
+def markdown(result: Mapping[str, Any]) -> list[str]:
+    lines = ["| messages | n | started | started or offered |", "|---|---|---|---|"]
+    for name, figures in result["summary"].items():
+        cells = [f"{one['value']:.1%} ({one['low']:.1%} to {one['high']:.1%})" for one in figures.values()]
+        lines.append(f"| {name} | {figures['started']['n']} | {' | '.join(cells)} |")
+    return lines
