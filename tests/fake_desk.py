@@ -23,12 +23,17 @@ from app.domain.callers import OPERATOR
 from app.domain.documents import CollectionSize, PassageState, StoredDocument, StoredPassage, UnreadFile
 from app.domain.errors import DeskError
 from app.domain.progress import ReadingCost, no_progress
+from app.domain.settings import Settings
 from app.domain.statistics import Load, MemoryPlan, Savings, UsageSpan
 from app.knowledge.forget import CollectionForgotten, Footprint, Forgotten
 from app.knowledge.ingest import IngestReport
 from app.knowledge.uploads import safe_name
+from app.lookups.definitions import load
 from app.storage.conversation_care import Erased
+from app.storage.lookups import Figures
 from cache.memory.store import ModuleCheck
+
+ORDER_SYSTEM = Path(__file__).parents[1] / "examples" / "order-system" / "lookups.toml"
 
 NOW = datetime(2026, 3, 12, 10, 42, tzinfo=UTC)
 MAX_QUESTION = 4000
@@ -123,7 +128,9 @@ class FakeDesk:
         self._hidden = {}
         self._owners = {}
         self.synced = FakeSync(now)
-        self.lookups = SimpleNamespace(all=list)
+        shop = Settings(private_hosts=("127.0.0.1:8099",))
+        figures = Figures(by_event={"asked": 41, "found": 30, "not_found": 6, "failed": 1, "cancelled": 4}, ms=182.0)
+        self.lookups = SimpleNamespace(all=lambda: load(ORDER_SYSTEM, shop), figures=lambda _: figures)
         self.quality = FakeQuality(now, make_answer("", "", "returns"))
         self.file = None  # of the first citation of every answer
         self.handed = {}

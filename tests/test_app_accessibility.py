@@ -119,6 +119,7 @@ PAGES: dict[str, tuple[str, Callable[[Any], object]]] = {
     "accounts": ("/admin/accounts", opened(".wd-table")),
     "keys": ("/admin/keys", opened(".wd-table")),
     "audit": ("/admin/audit", opened(".wd-table")),
+    "lookups": ("/admin/lookups", opened(".wd-table")),
     "api": ("/admin/api", unfolded(".wd-try")),
     "widget": ("/widget", asked),
 }

@@ -74,7 +74,7 @@ def test_every_route_for_programs_is_described_and_served(admin):
     assert "Separates your users&#39; conversations." in page
     for kind in ("string or list of string", "list of Message", "'up', 'down'", "file"):
         assert f"<td>{kind}" in html.unescape(page), kind
-    assert re.findall(r"<script[^>]*>", page) == ['<script src="/api.js" defer>']
+    assert re.findall(r"<script[^>]*>", page) == [f'<script src="/{name}.js" defer>' for name in ("admin", "api")]
     assert "//" not in re.sub(r"https?://[\w.:]+", "", re.sub(r"<style.*?</style>", "", page))
 
 

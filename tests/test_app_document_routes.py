@@ -48,7 +48,7 @@ def test_markup_in_titles_paths_and_collections_stays_text(site):
     assert collections.count("&lt;script&gt;window.owned=1") == 5  # offered, named, and thrice at the button
     assert listed.count("&lt;script&gt;window.owned=1") == 6  # title twice, path thrice, collection once
     rows = listed.partition("<tbody>")[2].partition("</tbody>")[0]
-    assert rows.count('"') == 2 * 9, "no quotation mark ends an attribute early"
+    assert rows.count('"') == 2 * 11, "no quotation mark ends an attribute early"
     quoted = rows.partition('data-document="')[2].partition('"')[0]
     assert html.unescape(quoted) == path.replace("\u202e", ""), "what the button sends back"
 
