@@ -1,6 +1,6 @@
 """Three outcomes and small talk, end to end with the tiny model: decided, said, cited, stored, and asked on."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import get_args
@@ -206,9 +206,9 @@ def test_every_outcome_has_words():
 
 
 @contextmanager
-def desk_with_plans(folder: Path) -> Iterator[Service]:
+def desk_with_plans(folder: Path, names: Sequence[str] = ("Amber", "Birch")) -> Iterator[Service]:
     (folder / "pages").mkdir()
-    for plan, days, price in (("Amber", 14, 5), ("Birch", 30, 9)):
+    for plan, days, price in zip(names, (14, 30), (5, 9), strict=True):
         text = f"# {plan} plan\n\n## Cancelling\n\nYou can cancel within {days} days.\n\n## Price\n\nIt is EUR {price}."
         (folder / "pages" / f"{plan}.md").write_text(text)
     with small_desk(folder / "desk", pages=folder / "pages", answer_mode="quote", **CERTAIN) as desk:
@@ -231,6 +231,11 @@ def test_what_several_things_have_is_asked_back_and_the_reply_completes_the_ques
     assert not any(other in replied.answer for other in days.values())
     assert thanks.outcome == "smalltalk"
     assert explained.why == "which"
+
+
+def test_pages_of_two_years_are_of_one_thing(tmp_path):
+    with desk_with_plans(tmp_path, ["2024", "2026"]) as desk:
+        assert finish(desk, "How many days do I have for cancelling?").choices == ()
 
 
 @pytest.mark.parametrize("question", ["How many days can I cancel the Birch plan?", "What is the price of Birch?"])

@@ -6,6 +6,7 @@ shares more, the customer is asked which one is meant. Out of scope: rows of one
 `retrieval.answerability`).
 """
 
+import re
 from collections.abc import Sequence, Set
 
 from app.domain.documents import StoredPassage
@@ -18,6 +19,7 @@ AS_LIKELY = 2.0  # log-odds by which the statement of another thing may be less 
 ALIKE = 0.5  # share of common terms in headings that are alike
 MOST = 5  # things to choose from
 LONGEST = 80  # characters of a name
+_YEAR = re.compile(r"\b(?:19|20)\d\d\b")
 
 
 def fitting_things(results: SearchResults, question: str, earlier: str | None) -> list[StoredPassage]:
@@ -61,8 +63,10 @@ def title_of(passage: StoredPassage) -> str:
 
 
 def _differ(title: str, other: str) -> bool:
-    """Return whether each title has a word or a code that the other lacks, unlike "Login" and "Issues with login"."""
-    one, two = codes(title) or terms_of(title), codes(other) or terms_of(other)
+    """Return whether each title has a word or a code that the other lacks, unlike "Login" and "Issues with login".
+    Years do not count: "Prices 2024" and "Prices 2026" are of one thing.
+    """
+    one, two = (codes(text) or terms_of(text) for text in (_YEAR.sub("", title), _YEAR.sub("", other)))
     return not (one <= two or two <= one)
 
 
