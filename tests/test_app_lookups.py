@@ -237,6 +237,9 @@ def test_it_goes_on_after_a_restart_and_begins_anew_when_expired(tmp_path, endpo
         desk.housekeeping.tidy(datetime.now(UTC) + timedelta(minutes=16))
         with desk.database.read() as session:
             assert session.query(LookUpStateRow).all() == []
+        assert desk.lookups.figures("order-status").by_event["asked"] == 2
+        desk.housekeeping.tidy(datetime.now(UTC) + timedelta(days=91))
+        assert desk.lookups.figures("order-status").by_event == {}
 
 
 def test_of_two_equal_confirmations_at_once_one_calls(tmp_path, endpoint):

@@ -6,7 +6,6 @@ The order for each message: a way out, a person, yes or no, the value that was a
 
 import re
 import tomllib
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -16,7 +15,7 @@ from app.domain.answers import LookUpTurn
 from app.lookups.definitions import LookUp, Value, in_language
 from app.lookups.recognising import Wish
 from app.lookups.values import fits, has_digits
-from app.replies.replies import heard
+from app.replies.replies import heard, without_accents
 from retrieval.text.terms import CHINESE_JAPANESE, language_of
 
 MASK = "•••"
@@ -40,9 +39,7 @@ def means(message: str, kind: str) -> bool:
     """Return whether a whole message, apart from words around, says yes, no or cancel, in any language."""
     if len(message) > _LONGEST_REPLY:
         return False
-    decomposed = unicodedata.normalize("NFKD", message.casefold())
-    folded = "".join(one for one in decomposed if not unicodedata.combining(one))
-    words = _WORD.findall(re.sub("['’]", "", folded))
+    words = _WORD.findall(re.sub("['’]", "", without_accents(message.casefold())))
     return bool(words) and any(_means(words, texts["hears"], kind) for texts in _texts().values())
 
 
@@ -50,7 +47,7 @@ def _means(words: Sequence[str], hears: Mapping[str, object], kind: str) -> bool
     phrases, around = hears[kind], hears["around"]
     assert isinstance(phrases, list)
     assert isinstance(around, list)
-    known = {_plain(one) for one in phrases}
+    known = {without_accents(one) for one in phrases}
     left = list(words)
     while left and left[0] in around and " ".join(left) not in known:
         left.pop(0)
@@ -63,11 +60,6 @@ def _means(words: Sequence[str], hears: Mapping[str, object], kind: str) -> bool
         else:
             return False
     return bool(left)
-
-
-def _plain(phrase: str) -> str:
-    decomposed = unicodedata.normalize("NFKD", phrase)
-    return "".join(one for one in decomposed if not unicodedata.combining(one))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

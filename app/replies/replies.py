@@ -161,9 +161,11 @@ def _vocabulary(language: str) -> _Vocabulary:
 
 def _words(text: str) -> Words:
     """Return words without case, accents and apostrophes. A Chinese character is a word."""
-    decomposed = unicodedata.normalize("NFKD", text.casefold())
-    plain = "".join(character for character in decomposed if not unicodedata.combining(character))
-    return tuple(_WORD.findall(_APOSTROPHES.sub("", plain)))
+    return tuple(_WORD.findall(_APOSTROPHES.sub("", without_accents(text.casefold()))))
+
+
+def without_accents(text: str) -> str:
+    return "".join(one for one in unicodedata.normalize("NFKD", text) if not unicodedata.combining(one))
 
 
 def nothing_text(settings: Settings, language: str) -> str:

@@ -13,6 +13,7 @@ from app.storage.database import Store
 from app.storage.tables import ConversationRow, LookUpCallRow, LookUpStateRow, MessageRow
 
 HOUR = timedelta(hours=1)
+KEPT = timedelta(days=90)
 RESENT = timedelta(days=1)  # age of the answers that a program may send again
 _MOST_FIGURES = 10_000
 _IN_A_ROW = 5
@@ -56,8 +57,9 @@ class LookUpStore(Store):
             return bool(session.execute(delete(LookUpStateRow).where(its).returning(LookUpStateRow.trail)).all())
 
     def tidy(self, now: datetime) -> None:
-        """Delete what has expired, and whose calls they were."""
+        """Delete what has expired, whose calls they were, and calls of more than `KEPT` ago."""
         with self._database.write() as session:
+            session.execute(delete(LookUpCallRow).where(LookUpCallRow.created < now - KEPT))
             session.execute(delete(LookUpStateRow).where(LookUpStateRow.expires <= now))
             old = (LookUpCallRow.created < now - HOUR, LookUpCallRow.visitor != "")
             session.execute(update(LookUpCallRow).where(*old).values(visitor="", address=""))
