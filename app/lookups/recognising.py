@@ -1,16 +1,15 @@
 """Which look-up a message wishes, and how surely: kernel ridge regression on the examples, without a language model.
 
-Two things are learned apart. The subject ("order", "refund"): from all examples of a look-up, also its
-counter-examples, against everything else. And whether a message asks about the customer's own case ("where is my ...")
-or about rules ("how long does ..."): from messages of other trades (own_cases.toml), and from examples against
-counter-examples. The score of a known message while it is left out is exact and costs nothing more. The two thresholds
-are fitted on such scores of the messages that wish nothing. Out of scope: values (`values`).
+Two things are learned. First, whether a message asks about the customer's own case ("where is my ...") or about rules
+("how long does ..."): from messages of other trades (own_cases.toml). Second, what it wishes: from the examples of each
+look-up against everything else. The score of a known message while it is left out is exact and costs nothing more, and
+the thresholds are fitted on such scores of the messages that wish nothing. Out of scope: values (`values`).
 """
 
 import re
 import tomllib
 import unicodedata
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -24,20 +23,25 @@ from app.lookups.values import written
 from retrieval.text.terms import CHINESE_JAPANESE, language_of
 
 Numbers = npt.NDArray[np.float64]
+Embed = Callable[[Sequence[str]], npt.NDArray[np.float32]]
 _WORD = re.compile(rf"[{CHINESE_JAPANESE}]|[^\W\d_{CHINESE_JAPANESE}]+|\d")
 _OWN_CASES = Path(__file__).with_name("own_cases.toml")
-_SUBJECT = {"meaning": 1.0, "patterns": 0.0, "ridge": 0.1}
-_OWN = {"meaning": 0.6, "patterns": 0.4, "ridge": 1.0}
-OWN_WEIGHT = 0.8  # of "own case" beside the subject
-FALSE_STARTS, FALSE_OFFERS = 0.01, 0.04  # shares of the left-out messages that wish nothing
-FALSE_OWN = 0.03  # share of left-out messages about rules that may count as the customer's own case
+OWN_WEIGHT = 0.8
+# Shares of the left-out messages that wish nothing. New messages reach a threshold less often: a left-out
+# counter-example is nearer to the examples than most of them.
+FALSE_CERTAIN, FALSE_STARTS, FALSE_OFFERS = 0.0, 0.03, 0.13
 MOST_DOCUMENTS = 150
+AS_LIKELY = 0.15  # scores that differ by no more are equal
 
 
 def grams(message: str) -> Counter[str]:
     """Return the runs of one to three words of a message; a Chinese character is a word."""
-    words = _WORD.findall(_folded(message).replace("'", ""))
+    words = _words(message)
     return Counter(" ".join(words[at : at + n]) for n in (1, 2, 3) for at in range(len(words) - n + 1))
+
+
+def _words(message: str) -> list[str]:
+    return _WORD.findall(_folded(message).replace("'", ""))
 
 
 def _folded(message: str) -> str:
@@ -55,127 +59,155 @@ def _patterns() -> Sequence[re.Pattern[str]]:
     return [re.compile(one) for one in (*known["own_patterns"], *known["general_patterns"])]
 
 
-class Regression:
-    """Learns from known messages which targets a message has. Two messages are alike by their embeddings, by the runs
-    of words that they share, rare ones more, and by the patterns that both fit.
+class Likeness:
+    """How alike a message and each known message are, between 0 and about 1: by the runs of words that they share, rare
+    ones more, by their embeddings, and by the share of patterns that both fit.
     """
 
-    def __init__(self, known: Sequence[str], vectors: Numbers, targets: Numbers, **weights: float) -> None:
-        """vectors: `[known, dimension]`, each of length 1. targets: `[known, targets]`, each 1 or -1."""
-        self._meaning, self._patterns = weights["meaning"], weights["patterns"]
+    def __init__(self, known: Sequence[str], embed: Embed) -> None:
         rows = list(map(grams, known))
-        counts = Counter(gram for row in rows for gram in row)
-        self._places = {gram: place for place, gram in enumerate(counts)}
-        self._rarity = np.log((1 + len(known)) / (1 + np.array([*counts.values()]))) + 1.0
-        self._known = np.ones((len(known), 0))
-        self._known = self._features(known, vectors)
-        inverse = np.linalg.inv(self._known @ self._known.T + weights["ridge"] * np.eye(len(known)))
-        dual = inverse @ targets
-        self.left_out: Numbers = targets - dual / np.diag(inverse)[:, None]
-        self._weights = self._known.T @ dual
+        self._rarity = {
+            gram: float(np.log((1 + len(known)) / (1 + number))) + 1.0
+            for gram, number in Counter(gram for row in rows for gram in row).items()
+        }
+        self._with = defaultdict[str, list[tuple[int, float]]](list)
+        for place, row in enumerate(rows):
+            for gram, weight in self._weighted(row).items():
+                self._with[gram].append((place, weight))
+        self._embed, self._fits = embed, np.array(list(map(_fitted, known)))
+        self._vectors = np.asarray(embed(known), np.float64)
+        self.known: tuple[Numbers, Numbers, Numbers] = (
+            np.stack(list(map(self._runs, known))),
+            self._vectors @ self._vectors.T,
+            self._fits @ self._fits.T,
+        )
 
-    def __call__(self, messages: Sequence[str], vectors: Numbers) -> Numbers:
-        """Return a score for each target, `[messages, targets]`: about 1 or -1."""
-        scores: Numbers = self._features(messages, vectors) @ self._weights
-        return scores
+    def __call__(self, message: str) -> tuple[Numbers, Numbers, Numbers]:
+        """Return the three kinds, `[known]` each."""
+        vector = np.asarray(self._embed([message]), np.float64)[0]
+        return self._runs(message), self._vectors @ vector, self._fits @ _fitted(message)
 
-    def _features(self, messages: Sequence[str], vectors: Numbers) -> Numbers:
-        runs = np.zeros((len(messages), len(self._places)))
-        for row, message in enumerate(messages):
-            for gram, number in grams(message).items():
-                if (place := self._places.get(gram)) is not None:
-                    runs[row, place] = self._rarity[place] * min(number, 2)
-        runs /= np.maximum(np.linalg.norm(runs, axis=1, keepdims=True), 1e-9)
-        folded = map(_folded, messages)
-        fits = [[float(one.search(message) is not None) for one in _patterns()] for message in folded]
-        scaled = np.sqrt(self._meaning) * vectors, np.sqrt(self._patterns) * np.array(fits)
-        return np.hstack([runs, *scaled, np.full((len(messages), 1), np.sqrt(0.2))])
+    def _runs(self, message: str) -> Numbers:
+        alike = np.zeros(len(self._fits))
+        for gram, weight in self._weighted(grams(message)).items():
+            for place, other in self._with.get(gram, ()):
+                alike[place] += weight * other
+        return alike
+
+    def _weighted(self, row: Counter[str]) -> dict[str, float]:
+        weights = {gram: self._rarity[gram] * min(number, 2) for gram, number in row.items() if gram in self._rarity}
+        length = float(np.linalg.norm([*weights.values()])) or 1.0
+        return {gram: weight / length for gram, weight in weights.items()}
+
+
+def _fitted(message: str) -> Numbers:
+    folded = _folded(message)
+    return np.array([float(one.search(folded) is not None) for one in _patterns()])
+
+
+def _own_kernel(runs: Numbers, meaning: Numbers, patterns: Numbers) -> Numbers:
+    return runs + 0.6 * meaning + 0.4 * patterns + 0.2
+
+
+def _wish_kernel(runs: Numbers, meaning: Numbers, patterns: Numbers, own: Numbers) -> Numbers:
+    """own: 1 for two messages that are surely of the same kind, -1 for two of different kinds."""
+    return (runs + meaning) * (1 + own) + 0.05 * patterns + 0.2
+
+
+def _learned(kernel: Numbers, targets: Numbers, ridge: float) -> tuple[Numbers, Numbers]:
+    """Return the weights of the known messages, and each one's own score while it is left out."""
+    inverse = np.linalg.inv(kernel + ridge * np.eye(len(kernel)))
+    weights = inverse @ targets
+    return weights, targets - weights / np.diag(inverse)[:, None]
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A recognised wish. is_certain: start it. is_sure: start it unless the documents answer. Else offer it."""
+    """A recognised wish. is_certain: start it. is_sure: start it unless the documents answer. Else offer it. or_else:
+    look-ups that are as likely, so that the customer chooses.
+    """
 
     lookup: LookUp
     is_sure: bool
     is_certain: bool
+    or_else: tuple[LookUp, ...] = ()
 
 
 class Recogniser:
     """Scores messages for some look-ups. Safe to use from any thread."""
 
-    def __init__(
-        self,
-        lookups: Sequence[LookUp],
-        embed: Callable[[Sequence[str]], npt.NDArray[np.float32]],
-        others: Sequence[str],
-    ) -> None:
+    def __init__(self, lookups: Sequence[LookUp], embed: Embed, others: Sequence[str]) -> None:
         """embed: returns vectors of length 1. others: messages that wish nothing, such as the documents' questions."""
         self._lookups = lookups
-        self._embed = embed
-        examples = [(text, one) for one in lookups for text in one.examples]
-        nothing = [(text, None) for one in lookups for text in one.not_examples]
-        self._decided = {tuple(_WORD.findall(_folded(text))): one for text, one in [*nothing, *examples]}
-        own, general = _own_cases()["own"], _own_cases()["general"]
-        subjects = {text: place for place, one in enumerate(lookups) for text in (*one.not_examples, *one.examples)}
-        wished = {text for one in lookups for text in one.examples}
-        known = list(dict.fromkeys([*subjects, *own, *general, *others[:MOST_DOCUMENTS]]))
-        targets = np.array(
-            [[1.0 if subjects.get(text) == place else -1.0 for place in range(len(lookups))] for text in known]
-        )
-        vectors = dict(zip(known, np.asarray(embed(known), np.float64), strict=True))
-        self._subject = Regression(known, np.stack([vectors[one] for one in known]), targets, **_SUBJECT)
-        cases = dict.fromkeys((*subjects, *general), -1.0) | dict.fromkeys((*own, *wished), 1.0)
+        wishes = {text: place for place, one in enumerate(lookups) for text in (*one.title.values(), *one.examples)}
+        refused = [text for one in lookups for text in one.not_examples]
+        self._decided = {tuple(_words(text)): place for text, place in [*wishes.items(), *((one, -1) for one in refused)]}
+        cases = dict.fromkeys(_own_cases()["own"], 1.0) | dict.fromkeys(_own_cases()["general"], -1.0)
+        known = list(dict.fromkeys([*cases, *wishes, *refused, *others[:MOST_DOCUMENTS]]))
+        self._alike = Likeness(known, embed)
+        n = self._num_cases = len(cases)
         told = np.array([*cases.values()])[:, None]
-        self._own = Regression([*cases], np.stack([vectors[one] for one in cases]), told, **_OWN)
-        self.own_least = float(np.quantile(self._own.left_out[told[:, 0] < 0], 1 - FALSE_OWN))
-        left_out = dict(zip(cases, self._own.left_out[:, 0], strict=True))
-        rest = [text for text in known if text not in left_out]
-        if rest:
-            left_out |= zip(rest, self._own(rest, np.stack([vectors[one] for one in rest]))[:, 0], strict=True)
-        told_apart = {*subjects, *own, *general} - wished  # not the documents': whether these answer is looked up
-        scores = self._subject.left_out + OWN_WEIGHT * np.clip([left_out[text] for text in known], -1, 1)[:, None]
-        unwished = scores[[text in told_apart for text in known]].max(1)
-        shares = (0.0, FALSE_STARTS, FALSE_OFFERS)
-        self.certain, self.start, self.offer = (float(np.quantile(unwished, 1 - share)) for share in shares)
+        self._own_weights, left_out = _learned(_own_kernel(*(one[:n, :n] for one in self._alike.known)), told, 1.0)
+        rest = _own_kernel(*(one[n:, :n] for one in self._alike.known)) @ self._own_weights
+        self._own = np.clip(np.vstack([left_out, rest])[:, 0], -1, 1)
+        targets = np.array([[1.0 if wishes.get(one) == place else -1.0 for place in range(len(lookups))] for one in known])
+        kernel = _wish_kernel(*self._alike.known, np.outer(self._own, self._own))
+        self._weights, left_out = _learned(kernel, targets, 0.5)
+        # "Own case" counts as much as the examples of a look-up have it: "is it in stock?" has none of it.
+        at = {text: place for place, text in enumerate(known)}
+        own = [np.mean([self._own[at[text]] for text in one.examples]) for one in lookups]
+        self._own_counts = OWN_WEIGHT * np.clip(own, 0, 1)
+        scores = left_out + np.outer(self._own, self._own_counts)
+        unwished = [at[text] for text in (*cases, *refused) if text not in wishes]  # titles wish what is looked up, too
+        shares = (FALSE_CERTAIN, FALSE_STARTS, FALSE_OFFERS)
+        least = (float(np.quantile(scores[unwished].max(1), 1 - share)) for share in shares)
+        self.certain, self.start, self.offer = least
 
-    def scores(self, message: str) -> tuple[Numbers, float]:
-        """Return a score for each look-up, and how surely a message asks about the customer's own case (1 or -1)."""
-        vectors = np.asarray(self._embed([message]), np.float64)
-        own = min(max(float(self._own([message], vectors)[0, 0]), -1.0), 1.0)
-        return self._subject([message], vectors)[0] + OWN_WEIGHT * own, own
+    def scores(self, message: str) -> Numbers:
+        """Return a score for each look-up."""
+        alike = self._alike(message)
+        own = _own_kernel(*(one[: self._num_cases] for one in alike)) @ self._own_weights
+        own = np.clip(own, -1, 1)
+        scores: Numbers = _wish_kernel(*alike, own * self._own) @ self._weights + own * self._own_counts
+        return scores
 
     def wish(self, message: str) -> Wish | None:
         """Return the wish of a message, if it has one. An example always wishes, a counter-example never."""
-        if (words := tuple(_WORD.findall(_folded(message)))) in self._decided:
-            certain = self._decided[words]
-            return None if certain is None else Wish(certain, is_sure=True, is_certain=True)
-        scores, own = self.scores(message)
-        places, texts = self._named(message)
-        for text in texts:
-            scores[places] = np.maximum(scores[places], self.scores(text)[0][places])
-        best = int(scores.argmax())
+        if (place := self._decided.get(tuple(_words(message)))) is not None:
+            return None if place < 0 else Wish(self._lookups[place], is_sure=True, is_certain=True)
+        scores = self.scores(message)
+        places, texts, is_bare = self._named(message)
+        if is_bare:
+            return None
+        for text in texts if places and scores[places].max() < self.offer else ():
+            scores[places] = np.maximum(scores[places], self.scores(text)[places])
+        best, *rest = np.argsort(-scores)
         score = scores[best]
         if score < self.offer:
             return None
-        is_own = own >= self.own_least  # the subject alone ("last order date") starts nothing
-        is_certain = bool(best in places or (is_own and score >= self.certain))
+        likely = [one for one in rest if scores[one] >= max(self.offer, score - AS_LIKELY)]
+        is_certain = bool(best in places or score >= self.certain)
         return Wish(
-            self._lookups[best], is_sure=bool(is_certain or (is_own and score >= self.start)), is_certain=is_certain
+            self._lookups[best],
+            is_sure=bool(is_certain or score >= self.start),
+            is_certain=is_certain,
+            or_else=tuple(self._lookups[one] for one in likely),
         )
 
-    def _named(self, message: str) -> tuple[list[int], list[str]]:
+    def _named(self, message: str) -> tuple[list[int], list[str], bool]:
         """Return the look-ups of which a message has a value with digits and another word. A value stands for what it
-        names ("where is AB-123456?"), so the message is also returned with its name and a title in its place.
+        names ("where is AB-123456?"), so the message is also returned with its name and a title in its place, and
+        whether it is a value without another word.
         """
-        places, texts = list[int](), list[str]()
+        places, texts, is_bare = list[int](), list[str](), False
         for place, lookup in enumerate(self._lookups):
             for value in lookup.values:
                 for one in written(value, message):
                     before, _, after = unicodedata.normalize("NFKC", message).partition(one)
                     if not _WORD.search(before + after):
+                        is_bare = True
                         continue
                     places.append(place)
                     names = (value.name, in_language(lookup.title, language_of(message)))
                     texts = texts or [f"{before}{name}{after}" for name in names]
-        return places, texts
+        return places, texts, is_bare
