@@ -68,7 +68,7 @@ def order_endpoint() -> Iterator[OrderEndpoint]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         endpoint.port = server.server_address[1]
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         try:
             yield endpoint
         finally:

@@ -105,6 +105,9 @@ class LookUp(Part):
     def value(self, name: str) -> Value:
         return next(one for one in self.values if one.name == name)
 
+    def has(self, name: str) -> bool:
+        return any(one.name == name for one in self.values)
+
 
 class _File(Part):
     lookup: tuple[LookUp, ...] = Field(max_length=_MOST_LOOKUPS, strict=False)

@@ -64,17 +64,19 @@ def _means(words: Sequence[str], hears: Mapping[str, object], kind: str) -> bool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Open:
-    """An open look-up, as it is stored with its conversation. state: offered, asking or confirming. inferred: values
-    that were not typed as the answer to our question. tries: misfits in a row.
+    """An open look-up, as it is stored with its conversation. state: offered, asking, confirming, or expired, when only
+    its name is left. inferred: values that were not typed as the answer to our question. tries: misfits in a row.
+    offers: while offered, the values of each look-up to choose from.
     """
 
     name: str
     state: str
     language: str
     values: dict[str, str] = field(default_factory=dict)
-    inferred: tuple[str, ...] = ()
+    inferred: Sequence[str] = ()
     asks: str = ""
     tries: int = 0
+    offers: dict[str, dict[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,26 +110,58 @@ class Dialogue:
         if now_open is None or lookup is None or not {now_open.asks, *now_open.values} <= names:  # the file has changed
             return self._idle(message, is_signed_in)
         if now_open.state == "offered":
-            if means(message, "yes") or message.casefold() in {one.casefold() for one in lookup.title.values()}:
-                return self._next(lookup, now_open) if self._may(lookup, is_signed_in) else _sign_in(now_open)
-            return self._idle(message, is_signed_in)
+            return self._chosen(message, now_open, is_signed_in) or self._idle(message, is_signed_in)
+        if now_open.state == "expired":
+            return self._idle(message, is_signed_in) or self._expired(lookup, now_open, message)
         return self._answered(lookup, now_open, message)
+
+    def _chosen(self, message: str, now: Open, is_signed_in: bool) -> Step | None:
+        """Return the first step of an offered look-up, if the message names it or accepts the only one."""
+        offered = [self._lookups[name] for name in now.offers if name in self._lookups]
+        named = [one for one in offered if message.casefold() in {title.casefold() for title in one.title.values()}]
+        found = {one.name: now.offers[one.name] | _only(_found(one, message)) for one in offered}
+        is_short = len(message.split()) <= _WORDS_OF_A_VALUE
+        if not named and (means(message, "yes") or (is_short and found != now.offers)):
+            if len(offered) > 1:
+                return replace(self._choosing(offered, replace(now, offers=found)), is_attempt=True)
+            named = offered
+        if not named:
+            return None
+        lookup = named[0]
+        own = {name: value for name, value in found[lookup.name].items() if lookup.has(name)}
+        begun = Open(name=lookup.name, state="asking", language=now.language, values=own, inferred=tuple(own))
+        return self._next(lookup, begun) if self._may(lookup, is_signed_in) else _sign_in(begun)
+
+    def _choosing(self, offered: Sequence[LookUp], now: Open) -> Step:
+        turn = LookUpTurn(name=now.name, state="offered", choices=_titles(offered, now.language))
+        return Step(turn=turn, says=says("which_lookup", now.language), open=now)
+
+    def _expired(self, lookup: LookUp, now: Open, message: str) -> Step:
+        """Say once that the look-up has ended. It is offered again."""
+        text = says("expired", now.language, title=in_language(lookup.title, now.language))
+        turn = LookUpTurn(name=now.name, state="expired", choices=_titles([lookup], now.language))
+        again = Open(name=lookup.name, state="offered", language=now.language, offers={lookup.name: {}})
+        is_reply = any(means(message, kind) for kind in ("yes", "no", "cancel"))
+        if is_reply or any(fits(value, message) for value in lookup.values):
+            return Step(turn=turn, says=text, open=again, is_attempt=True)
+        return Step(turn=replace(turn, line=text), open=again, is_beside=True)
 
     def _idle(self, message: str, is_signed_in: bool) -> Step | None:
         wish = self._wish(message)
         if wish is None:
             return None
         lookup, language = wish.lookup, language_of(message)
-        found = {value.name: fits(value, message) for value in lookup.values if value.kind != "choice"}
-        values = {name: some[0] for name, some in found.items() if len(some) == 1}
-        begun = Open(name=lookup.name, state="asking", language=language, values=values, inferred=tuple(values))
+        offered = (lookup, *wish.or_else)
+        offers = {one.name: _only(_found(one, message)) for one in offered}
         starts = wish.is_certain or (wish.is_sure and not self._is_answered(message))
-        if not starts:
-            line = says("offer", language, title=in_language(lookup.title, language))
-            turn = LookUpTurn(
-                name=lookup.name, state="offered", line=line, choices=(in_language(lookup.title, language),)
-            )
-            return Step(turn=turn, open=replace(begun, state="offered"), is_beside=True)
+        if not starts or len(offered) > 1:
+            step = self._choosing(offered, Open(name=lookup.name, state="offered", language=language, offers=offers))
+            if starts:
+                return replace(step, is_attempt=True)
+            line = says("offer", language, title=" / ".join(step.turn.choices))
+            return replace(step, turn=replace(step.turn, line=line), is_beside=True)
+        found, values = _found(lookup, message), offers[lookup.name]
+        begun = Open(name=lookup.name, state="asking", language=language, values=values, inferred=tuple(values))
         if not self._may(lookup, is_signed_in):
             return _sign_in(begun)
         several = next((name for name, some in found.items() if len(some) > 1), None)
@@ -183,7 +217,7 @@ class Dialogue:
             text = says("other", now.language, title=title, ask=self._ask(lookup, now))
             return Step(turn=_turn(now, (says("cancel", now.language),)), says=text, open=now)
         is_attempt = has_digits(message) and len(message.split()) <= _WORDS_OF_A_VALUE
-        is_small_talk = small_talk is not None and small_talk.kind != "vague"
+        is_small_talk = small_talk is not None and small_talk.kind not in ("vague", "reply")
         if _looks_like_question(message) or (not is_attempt and (is_small_talk or self._is_answered(message))):
             line = says("back", now.language, title=title, ask=self._ask(lookup, now))
             return Step(turn=replace(_turn(now), line=line), open=now, is_beside=True)
@@ -247,6 +281,19 @@ def masked(lookup: LookUp, message: str, *, is_attempt: bool, asks: str) -> str:
     return MASK if any(fits(value, kept) for value in private) else kept
 
 
+def _found(lookup: LookUp, message: str) -> dict[str, list[str]]:
+    """Return what fits in a first message. An ordinary word of a choice is no value there."""
+    return {value.name: fits(value, message) for value in lookup.values if value.kind != "choice"}
+
+
+def _only(found: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    return {name: some[0] for name, some in found.items() if len(some) == 1}
+
+
+def _titles(lookups: Sequence[LookUp], language: str) -> tuple[str, ...]:
+    return tuple(in_language(one.title, language) for one in lookups)
+
+
 def _filled(lookup: LookUp, now: Open, found: Mapping[str, list[str]]) -> Open | None:
     """Return the look-up with the values of a message: the asked one first, another one only if it fits no other."""
     values, inferred = dict(now.values), now.inferred
@@ -266,7 +313,7 @@ def _filled(lookup: LookUp, now: Open, found: Mapping[str, list[str]]) -> Open |
     return replace(now, values=values, inferred=inferred) if is_changed else None
 
 
-def _without(names: tuple[str, ...], name: str) -> tuple[str, ...]:
+def _without(names: Sequence[str], name: str) -> tuple[str, ...]:
     return tuple(one for one in names if one != name)
 
 

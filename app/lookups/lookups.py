@@ -140,10 +140,11 @@ class LookUps:
             if now_open is not None and asking.conversation_id is not None:  # an offer that was not taken
                 self._store.save(asking.conversation_id, None, utc_now())
             return None
-        lookup = loaded.by_name[step.turn.name]
         asks = "" if now_open is None else now_open.asks
-        kept = masked(lookup, message, is_attempt=step.is_attempt, asks=asks)
-        is_begun = now_open is None or now_open.state == "offered"
+        kept = message
+        for name in {step.turn.name, *(step.open.offers if step.open else ())}:
+            kept = masked(loaded.by_name[name], kept, is_attempt=step.is_attempt, asks=asks)
+        is_begun = step.turn.state != "expired" and (now_open is None or now_open.state in ("offered", "expired"))
         return Heard(
             step=step,
             kept=kept,
@@ -159,7 +160,7 @@ class LookUps:
             state = self._store.continued(asking.owner, _trail(asking.earlier))
         else:
             state = None
-        return None if state is None or state["state"] == HANDED else _opened(state)
+        return None if state is None or state["state"] == HANDED else Open(**state)
 
     def trusted(self, earlier: Sequence[Said], owner: str) -> list[Said]:
         """Return those messages of a program that a model may read: answers of ours from the documents, with their
@@ -238,9 +239,9 @@ class LookUps:
         """End the open look-up of a conversation. Its values stay for the agent, private ones masked."""
         state = self._store.open(conversation_id)
         lookup = None if state is None else self._load().by_name.get(state["name"])
-        if state is None or lookup is None or state["state"] == HANDED:
+        if state is None or lookup is None or state["state"] in (HANDED, "expired"):
             return
-        shown = _opened(state).values
+        shown = Open(**state).values
         text = f"{in_language(lookup.title, 'en')}: {shown_values(lookup, shown, 'en')}"
         handed = {"name": lookup.name, "state": HANDED, "text": text}
         self._store.save(conversation_id, handed, utc_now() + _KEPT_FOR_AGENTS)
@@ -315,10 +316,6 @@ def caller_of(settings: Settings, resolve: Resolve = resolve) -> Caller:
     hosts = frozenset(settings.private_hosts)
     guard = Guard(allow_private=settings.allow_private_addresses, private_hosts=hosts, resolve=resolve)
     return Caller(guard, settings.visitor_secret)
-
-
-def _opened(state: dict[str, Any]) -> Open:
-    return Open(**{**state, "inferred": tuple(state["inferred"])})
 
 
 def _stat(file: Any) -> Any:

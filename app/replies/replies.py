@@ -64,7 +64,7 @@ def contact_links(settings: Settings) -> Mapping[str, str]:
     return links
 
 
-Kind = Literal["human", "identity", "wellbeing", "goodbye", "thanks", "greeting", "chat", "vague"]
+Kind = Literal["human", "identity", "wellbeing", "goodbye", "thanks", "greeting", "chat", "reply", "vague"]
 KINDS: tuple[Kind, ...] = get_args(Kind)  # if a message is of several kinds, it counts as the first
 MOST_WORDS = 24  # longer messages are questions
 SLIPS_FROM = 5  # minimum letters of a word in which a typing error is accepted: "cook" is not "cool"

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from statistics import median
 from typing import Any
 
-from sqlalchemy import delete, exists, func, select, update
+from sqlalchemy import Select, delete, exists, func, select, update
 
 from app.domain.words import utc_now
 from app.storage.database import Store
@@ -14,6 +14,7 @@ from app.storage.tables import ConversationRow, LookUpCallRow, LookUpStateRow, M
 
 HOUR = timedelta(hours=1)
 KEPT = timedelta(days=90)
+SHOWN_AS_EXPIRED = timedelta(days=1)
 RESENT = timedelta(days=1)  # age of the answers that a program may send again
 _MOST_FIGURES = 10_000
 _IN_A_ROW = 5
@@ -27,18 +28,27 @@ class Figures:
     ms: float | None
 
 
+def _expired(state: dict[str, Any]) -> dict[str, Any] | None:
+    """Return what is left of an expired look-up: its customer is told once. An offer just ends."""
+    is_told = state["state"] in ("asking", "confirming", "expired")
+    return {"name": state["name"], "state": "expired", "language": state["language"]} if is_told else None
+
+
 class LookUpStore(Store):
     """The tables. Safe to use from any thread; each method is a transaction and may raise DeskError."""
 
     def open(self, conversation_id: str) -> dict[str, Any] | None:
-        which = (LookUpStateRow.conversation_id == conversation_id, LookUpStateRow.expires > utc_now())
-        return next(iter(self._database.values(select(LookUpStateRow.state).where(*which))), None)
+        """Return the open look-up of a conversation, or that it has expired."""
+        return self._first(select(LookUpStateRow).where(LookUpStateRow.conversation_id == conversation_id))
 
     def continued(self, owner: str, trail: str) -> dict[str, Any] | None:
         """Return the open look-up of a program's messages, which it sends without the conversation's id."""
-        query = select(LookUpStateRow.state).join(ConversationRow).where(ConversationRow.of(owner))
-        query = query.where(LookUpStateRow.trail == trail, LookUpStateRow.expires > utc_now())
-        return next(iter(self._database.values(query.order_by(LookUpStateRow.expires.desc()).limit(1))), None)
+        query = select(LookUpStateRow).join(ConversationRow).where(ConversationRow.of(owner))
+        return self._first(query.where(LookUpStateRow.trail == trail).order_by(LookUpStateRow.expires.desc()))
+
+    def _first(self, query: Select[tuple[LookUpStateRow]]) -> dict[str, Any] | None:
+        row = next(iter(self._database.values(query.limit(1))), None)
+        return None if row is None else row.state if row.expires > utc_now() else _expired(row.state)
 
     def save(self, conversation_id: str, state: dict[str, Any] | None, expires: datetime, trail: str = "") -> None:
         """Store, replace or (None) delete the open look-up of a conversation."""
@@ -57,10 +67,17 @@ class LookUpStore(Store):
             return bool(session.execute(delete(LookUpStateRow).where(its).returning(LookUpStateRow.trail)).all())
 
     def tidy(self, now: datetime) -> None:
-        """Delete what has expired, whose calls they were, and calls of more than `KEPT` ago."""
+        """Delete the values of what has expired, and after a while all of it; whose calls they were, and calls of more
+        than `KEPT` ago.
+        """
         with self._database.write() as session:
             session.execute(delete(LookUpCallRow).where(LookUpCallRow.created < now - KEPT))
-            session.execute(delete(LookUpStateRow).where(LookUpStateRow.expires <= now))
+            for row in session.scalars(select(LookUpStateRow).where(LookUpStateRow.expires <= now)):
+                left = None if row.expires <= now - SHOWN_AS_EXPIRED else _expired(row.state)
+                if left is None:
+                    session.delete(row)
+                else:
+                    row.state = left
             old = (LookUpCallRow.created < now - HOUR, LookUpCallRow.visitor != "")
             session.execute(update(LookUpCallRow).where(*old).values(visitor="", address=""))
 

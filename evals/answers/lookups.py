@@ -12,7 +12,7 @@ OWNER = "eval"
 def measure_lookups(service: Service, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """rows: {message, lookup: a name or None, kind, language}, or questions, which wish nothing. Returns what became of
     each message, and by kind and language the shares of started and of started or offered; for a wish, only of the
-    right look-up.
+    right look-up, which may be one of two that are offered.
     """
     service.prepare()
     known = {"lookup": None, "kind": "question", "language": "en"}
@@ -25,13 +25,16 @@ def measure_lookups(service: Service, rows: Sequence[Mapping[str, Any]]) -> dict
 
 def _heard(service: Service, message: str) -> dict[str, Any]:
     turn = service.would_look_up(message, OWNER)
-    return {"heard": None if turn is None else turn.name, "state": None if turn is None else turn.state}
+    if turn is None:
+        return {"heard": [], "state": None}
+    offered = [one.name for one in service.lookups.all() if set(turn.choices) & set(one.title.values())]
+    return {"heard": offered if turn.state == "offered" else [turn.name], "state": turn.state}
 
 
 def _summary(judged: Sequence[Mapping[str, Any]], kind: str, language: str) -> dict[str, Figure]:
     of_kind = [row for row in judged if row["kind"] == kind or (kind == "no wish" and row["lookup"] is None)]
     some = [row for row in of_kind if language in ("all", row["language"])]
-    is_right = [row["heard"] is not None and row["lookup"] in (None, row["heard"]) for row in some]
+    is_right = [bool(row["heard"]) and row["lookup"] in (None, *row["heard"]) for row in some]
     starts = [right and row["state"] != "offered" for right, row in zip(is_right, some, strict=True)]
     return {"started": share(starts), "started or offered": share(is_right)}
 
