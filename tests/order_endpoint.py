@@ -19,13 +19,16 @@ class OrderEndpoint:
     """
 
     def __init__(self) -> None:
+        self.wait = threading.Event()
+        self.port = 0
+        self.reset()
+
+    def reset(self) -> None:
         self.replies: dict[str, tuple[int, Any]] = {"/v1/orders/AB-123456/status": (200, SHIPPED)}
         self.needs: dict[str, Any] = {"email": "ann@example.com"}
         self.seen: list[tuple[str, dict[str, str], bytes]] = []
         self.headers: dict[str, str] = {}
-        self.wait = threading.Event()
         self.wait.set()
-        self.port = 0
 
     def definitions(self, *changes: tuple[str, str]) -> str:
         """The look-ups of examples/order-system with this address, and with these texts replaced."""

@@ -63,7 +63,7 @@ def test_small_talk_is_told(message, kind):
         "my vacuum does not work",
         "who are your owners?",
         "Where is my order 12345678?",
-        "yes",
+        "yes, how do I return a lamp?",
         "hello " * 30,
     ],
 )
@@ -162,3 +162,8 @@ def test_links_are_of_safe_kinds():
 def test_contacts_that_cannot_be_shown(key, value):
     with pytest.raises(DeskError, match=key):
         load_settings({key: value}, {})
+
+
+@pytest.mark.parametrize("said", ["yes", "No.", "ok", "ja", "non", "sí", "好的"])
+def test_a_bare_yes_or_no_is_asked_what_about(said):
+    assert heard(said, "en").kind == "reply"

@@ -19,7 +19,7 @@ from datetime import date, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import httpx
 import jwt
@@ -27,7 +27,7 @@ from babel.dates import format_date
 
 from app.domain.errors import DeskError
 from app.domain.threads import in_own_thread
-from app.lookups.definitions import FORMATS, LookUp, in_language
+from app.lookups.definitions import FORMATS, NAMED, LookUp, in_language
 from app.lookups.values import fits
 from app.websites.fetching import FetchFailed, Guard, Reply, Times, send
 from app.websites.robots import AGENT
@@ -36,7 +36,6 @@ LookUpOutcome = Literal["found", "not_found", "failed"]
 MASK = "•••"
 LONGEST_FIELD, DEEPEST = 200, 20
 AT_ONCE = 4  # calls of one look-up that run: a slow endpoint occupies no more
-_PLACEHOLDER = re.compile(r"\{([\w-]+)\}")
 _SECRET = re.compile(r"env:([A-Z_][A-Z0-9_]*)|file:(/\S+)")
 _PLAIN = str.maketrans({"[": "［", "]": "］", "<": "＜", ">": "＞", "`": "｀", "*": "＊", "|": "｜"})
 USER_TOKEN_S = 60
@@ -75,29 +74,17 @@ def prepared(lookup: LookUp, values: Mapping[str, str]) -> Prepared:
         raise Refused("a value is empty or has a control character")
 
     def quoted(text: str) -> str:
-        return _PLACEHOLDER.sub(lambda found: quote(values[found[1]], safe=""), text)
+        return NAMED.sub(lambda found: quote(values[found[1]], safe=""), text)
 
     request = lookup.request
-    if {".", ".."} & {_filled(segment, values) for segment in request.url.partition("?")[0].split("/")}:
+    if {".", ".."} & {unquote(quoted(segment)) for segment in request.url.partition("?")[0].split("/")}:
         raise Refused("a value would change the path")
     query = "&".join(f"{quote(name, safe='')}={quoted(text)}" for name, text in request.query.items())
     url = quoted(request.url) + (("&" if "?" in request.url else "?") + query if query else "")
-    body = json.dumps(_filled_json(request.body, values)).encode() if request.body else b""
+    body = NAMED.sub(lambda found: json.dumps(values[found[1]])[1:-1], json.dumps(request.body)) if request.body else ""
     headers = {"accept": "application/json", "user-agent": AGENT, "accept-encoding": "gzip"}
     headers |= {"content-type": "application/json"} if body else {}
-    return Prepared(method=request.method, url=url, headers=headers, body=body)
-
-
-def _filled(text: str, values: Mapping[str, str]) -> str:
-    return _PLACEHOLDER.sub(lambda found: values[found[1]], text)
-
-
-def _filled_json(value: Any, values: Mapping[str, str]) -> Any:
-    if isinstance(value, str):
-        return _filled(value, values)
-    if isinstance(value, dict):
-        return {name: _filled_json(one, values) for name, one in value.items()}
-    return [_filled_json(one, values) for one in value] if isinstance(value, list) else value
+    return Prepared(method=request.method, url=url, headers=headers, body=body.encode())
 
 
 def secrets_of(lookup: LookUp, environ: Mapping[str, str] = os.environ) -> dict[str, tuple[str, str]]:

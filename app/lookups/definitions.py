@@ -5,6 +5,7 @@ A file is taken whole or not at all: each mistake is named with its line. Out of
 """
 
 import importlib
+import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -89,7 +90,6 @@ class LookUp(Part):
 
     name: Name
     title: Texts
-    effect: Literal["read"] = "read"
     examples: tuple[Text, ...] = Field(min_length=1, max_length=500, strict=False)
     not_examples: tuple[Text, ...] = Field((), max_length=500, strict=False)
     values: tuple[Value, ...] = Field((), max_length=10, strict=False)
@@ -182,23 +182,20 @@ def _words(error: Any) -> str:
 
 def line_of(text: str, where: Sequence[int | str]) -> int:
     """Return the line of a key: the names of its path are looked for one after the other, in their look-up."""
-    starts = [found.start() for found in re.finditer(r"^\s*\[\[\s*lookup\s*\]\]", text, re.M)]
-    numbers = [part for part in where if isinstance(part, int)]
-    first = numbers[0] if numbers else 0
-    at = starts[first] if first < len(starts) else 0
-    end = starts[first + 1] if first + 1 < len(starts) else len(text)
-    parts = list(where[2:])
-    for place, part in enumerate(parts):
-        if isinstance(part, int):
-            for _ in range(part + 1 if place + 1 < len(parts) and text.find("{", at, end) >= 0 else 0):
-                at = text.find("{", at + 1, end) if text.find("{", at + 1, end) >= 0 else at
-            continue
-        if found := re.compile(rf"(?<![\w-])[\"']?{re.escape(part)}[\"']?\s*=").search(text, at, end):
-            at = found.start()
-    return text.count("\n", 0, at if text[at : at + 1] != "\n" else at + 1) + 1
+    starts = [found.end() for found in re.finditer(r"^\s*\[\[\s*lookup\s*\]\]", text, re.M)] + [len(text)]
+    number = next((part for part in where if isinstance(part, int)), 0)
+    at, end = starts[number], starts[min(number + 1, len(starts) - 1)]
+    for part in where[2:]:
+        wanted = r"\{" if isinstance(part, int) else rf"(?<![\w-])[\"']?{re.escape(part)}[\"']?\s*="
+        for _ in range(part + 1 if isinstance(part, int) else 1):
+            found = re.compile(wanted).search(text, at + 1, end)
+            at = found.start() if found else at
+    return text.count("\n", 0, at) + 1
 
 
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+NAMED = re.compile(r"\{([\w-]+)\}")
+"""A placeholder of a request."""
 _LITERAL_REST = re.compile(r"(?:env:[A-Z_][A-Z0-9_]*|file:/\S+)")
 FORMATS = ("date", "link")
 
@@ -206,15 +203,6 @@ FORMATS = ("date", "link")
 def placeholders(text: str) -> list[tuple[str, str]]:
     """Return the names between braces, each with its format or ""."""
     return [(name.partition(":")[0], name.partition(":")[2]) for name in _PLACEHOLDER.findall(text)]
-
-
-def texts_within(value: Any) -> Iterator[str]:
-    """Yield all texts of a JSON value."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping | list | tuple):
-        for one in value.values() if isinstance(value, Mapping) else value:
-            yield from texts_within(one)
 
 
 Where: TypeAlias = tuple[int | str, ...]
@@ -274,21 +262,19 @@ def _is_quick(parsed: Any, seen: set[int], within: bool = False) -> bool:
     an end so far.
     """
     for name, argument in parsed:
-        kind = str(name)
+        kind, inner = str(name), []
         if "REPEAT" in kind:
-            least, most, inner = argument
-            is_fixed = least == most
+            least, most, repeated = argument
             if most > 64:
-                seen.add(id(inner))
-            if (within and not is_fixed) or not _is_quick(inner, seen, within or most > 1):
+                seen.add(id(repeated))
+            if (within and least != most) or not _is_quick(repeated, seen, within or most > 1):
                 return False
         elif kind == "SUBPATTERN":
-            if not _is_quick(argument[-1], seen, within):
-                return False
+            inner = [argument[-1]]
         elif kind == "BRANCH":
-            if within or not all(_is_quick(one, seen, within) for one in argument[1]):
-                return False
-        elif kind in ("GROUPREF", "GROUPREF_EXISTS", "ASSERT", "ASSERT_NOT"):
+            inner = argument[1]
+        is_refused = (kind == "BRANCH" and within) or kind in ("GROUPREF", "GROUPREF_EXISTS", "ASSERT", "ASSERT_NOT")
+        if is_refused or not all(_is_quick(one, seen, within) for one in inner):
             return False
     return len(seen) <= 3
 
@@ -302,13 +288,14 @@ def _request_mistakes(lookup: LookUp, settings: Settings) -> Iterator[tuple[Wher
         yield url, problem or "the address has no path, or a forbidden character"
     elif {".", ".."} & set(path.partition("?")[0].split("/")):
         yield url, "the path has . or .. in it: write it out"
+    in_json = [(name, "") for name in re.findall(r'\{([^{}"]+)\}', json.dumps(request.body))]
     sent = [(url, request.url), *((("request", "query"), one) for one in request.query.values())]
     for where, text in sent:
         for name, _ in placeholders(text):
             if name in by_name and by_name[name].private:
                 yield where, f"{name} is private, and addresses are logged: send it in json"
-    for where, text in [*sent, *((("request", "json"), one) for one in texts_within(request.body))]:
-        for name, form in placeholders(text):
+    for where, found in [*((one, placeholders(text)) for one, text in sent), (("request", "json"), in_json)]:
+        for name, form in found:
             if name not in by_name or form:
                 yield where, f"unknown placeholder {{{name}}}: known are {', '.join(by_name) or 'none'}"
     if request.method == "GET" and request.body:
@@ -322,17 +309,13 @@ def _request_mistakes(lookup: LookUp, settings: Settings) -> Iterator[tuple[Wher
 
 
 def _origin_problem(origin: str, settings: Settings) -> str:
-    if "{" in origin or "}" in origin or "@" in origin:
+    if re.search("[{}@]", origin):
         return "the origin is fixed: no placeholder and no password in scheme, host or port"
     try:
-        address = httpx.URL(origin)
-        host, port = address.host, address.port
+        url = httpx.URL(origin)
     except httpx.InvalidURL:
         return f"{origin!r} is not an address"
-    named = {host, f"{host}:{port or 80}"}
-    is_private = settings.allow_private_addresses or not named.isdisjoint(settings.private_hosts)
-    if address.scheme == "https" and host:
-        return ""
-    if address.scheme == "http" and host and is_private:
-        return ""
-    return "the address begins with https://; http:// needs its host in the setting private_hosts"
+    is_named = not {url.host, f"{url.host}:{url.port or 80}"}.isdisjoint(settings.private_hosts)
+    schemes = ("http", "https") if is_named or settings.allow_private_addresses else ("https",)
+    is_allowed = url.host and url.scheme in schemes
+    return "" if is_allowed else "the address begins with https://; http:// needs its host in the setting private_hosts"

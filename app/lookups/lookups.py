@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
-from typing import Any
 from weakref import finalize
 
 import numpy as np
@@ -110,7 +109,11 @@ class LookUps:
     def _load(self, *, is_first: bool = False) -> _Loaded:
         """Return the look-ups, read again if the file has changed. A mistake in a changed file is logged once."""
         file = file_of(self._settings)
-        mark = (found.st_mtime_ns, found.st_size) if (found := _stat(file)) else None
+        mark: tuple[int, int] | None
+        try:
+            mark = (found := file.stat()).st_mtime_ns, found.st_size
+        except OSError:
+            mark = None
         if mark == self._loaded.mark or (mark == self._refused and not is_first):
             return self._loaded
         with self._loading:
@@ -316,13 +319,6 @@ def caller_of(settings: Settings, resolve: Resolve = resolve) -> Caller:
     hosts = frozenset(settings.private_hosts)
     guard = Guard(allow_private=settings.allow_private_addresses, private_hosts=hosts, resolve=resolve)
     return Caller(guard, settings.visitor_secret)
-
-
-def _stat(file: Any) -> Any:
-    try:
-        return file.stat()
-    except OSError:
-        return None
 
 
 def _cuts(text: str) -> list[str]:

@@ -141,7 +141,9 @@ class Recogniser:
         self._lookups = lookups
         wishes = {text: place for place, one in enumerate(lookups) for text in (*one.title.values(), *one.examples)}
         refused = [text for one in lookups for text in one.not_examples]
-        self._decided = {tuple(_words(text)): place for text, place in [*wishes.items(), *((one, -1) for one in refused)]}
+        self._decided = {
+            tuple(_words(text)): place for text, place in [*wishes.items(), *((one, -1) for one in refused)]
+        }
         cases = dict.fromkeys(_own_cases()["own"], 1.0) | dict.fromkeys(_own_cases()["general"], -1.0)
         known = list(dict.fromkeys([*cases, *wishes, *refused, *others[:MOST_DOCUMENTS]]))
         self._alike = Likeness(known, embed)
@@ -150,7 +152,9 @@ class Recogniser:
         self._own_weights, left_out = _learned(_own_kernel(*(one[:n, :n] for one in self._alike.known)), told, 1.0)
         rest = _own_kernel(*(one[n:, :n] for one in self._alike.known)) @ self._own_weights
         self._own = np.clip(np.vstack([left_out, rest])[:, 0], -1, 1)
-        targets = np.array([[1.0 if wishes.get(one) == place else -1.0 for place in range(len(lookups))] for one in known])
+        targets = np.array(
+            [[1.0 if wishes.get(one) == place else -1.0 for place in range(len(lookups))] for one in known]
+        )
         kernel = _wish_kernel(*self._alike.known, np.outer(self._own, self._own))
         self._weights, left_out = _learned(kernel, targets, 0.5)
         # "Own case" counts as much as the examples of a look-up have it: "is it in stock?" has none of it.
@@ -203,12 +207,14 @@ class Recogniser:
         places, texts, is_bare = list[int](), list[str](), False
         for place, lookup in enumerate(self._lookups):
             for value in lookup.values:
-                for one in written(value, message):
-                    before, _, after = unicodedata.normalize("NFKC", message).partition(one)
-                    if not _WORD.search(before + after):
-                        is_bare = True
-                        continue
-                    places.append(place)
-                    names = (value.name, in_language(lookup.title, language_of(message)))
-                    texts = texts or [f"{before}{name}{after}" for name in names]
+                if not (found := written(value, message)):
+                    continue
+                its = re.compile("|".join(map(re.escape, found)))
+                plain = unicodedata.normalize("NFKC", message)
+                if not _WORD.search(its.sub("", plain)):
+                    is_bare = True
+                    continue
+                places.append(place)
+                names = (value.name, in_language(lookup.title, language_of(message)))
+                texts = texts or [name.join(its.split(plain)) for name in names]
         return places, texts, is_bare

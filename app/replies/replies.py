@@ -129,6 +129,7 @@ def _covering(words: Words, known: _Vocabulary, kind: Kind) -> set[Kind]:
         for end in range(at + 1, min(len(words), at + known.longest) + 1):
             phrase = words[at:end]
             of_kind = {one for one in KINDS if phrase in known.hears[one] and (one == kind or one != "vague")}
+            of_kind -= {"reply"} if len(phrase) < len(words) else set()  # "no" in a longer message is none
             if (of_kind or phrase in around) and (end not in best or phrases + 1 < best[end][0]):
                 best[end] = phrases + 1, found | of_kind
     return best[len(words)][1] if len(words) in best else set()
