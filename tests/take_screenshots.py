@@ -17,7 +17,7 @@ from browser import Browser, Served, until
 from test_app_accessibility import PAGES, filled, look
 from test_app_browser import Page
 
-from app.domain.answers import HandoffState
+from app.domain.answers import HandoffState, LookUpTurn
 from app.domain.progress import DocumentsRead
 from app.web import event_gate, pacing
 from app.web.middleware import Opening
@@ -123,6 +123,34 @@ def starting(page: Page) -> None:
         site.close()
 
 
+def looked_up(page: Page) -> None:
+    """A dialogue of a look-up: asked, confirmed, shown, and another one that waits for a choice."""
+    asked(QUESTION)(page)
+    desk, first = page.site.desk, page.site.desk.streams[-1].answer
+    link = "https://track.shop.example/AB-123456"
+    dialogue = [
+        ("Where is AB-123456?", "Which e-mail address did you order with?", {"state": "asking", "asks": "email"}),
+        ("•••", "Is this right? AB-123456, •••", {"state": "confirming", "choices": ("Yes", "No", "Cancel")}),
+        (
+            "Yes",
+            f"Order AB-123456 is on its way. Delivery day: 1 December 2026. {link}",
+            {"state": "shown", "outcome": "found", "links": (link,)},
+        ),
+        (
+            "And any news about my kettle?",
+            "What shall I look up?",
+            {"state": "offered", "choices": ("Order status", "Refund status")},
+        ),
+    ]
+    for question, says, state in dialogue:
+        lookup = LookUpTurn(name="order-status", **state)
+        answer = replace(first, answer=says, outcome="lookup", citations=(), lookup=lookup)
+        desk.store(question, replace(answer, message_id=desk.new_id()), datetime.now(UTC), desk.first)
+    page.driver.refresh()
+    page.one(".wd-choices")
+    page.script("document.querySelector('.wd-choices').scrollIntoView({block: 'end'})")
+
+
 CHAT: dict[str, Callable[[Page], object]] = {
     "chat-streaming": streaming,
     "chat-source": with_source,
@@ -134,6 +162,7 @@ CHAT: dict[str, Callable[[Page], object]] = {
     "chat-starting": starting,
     "chat-reading": reading,
     "chat-thousand": many,
+    "chat-lookup": looked_up,
 }
 LOOKS = {"": ("light", 1280, "en"), "-dark": ("dark", 1280, "en"), "-zh": ("light", 1280, "zh-CN")}
 LOOKS["-phone"] = ("light", 390, "en")

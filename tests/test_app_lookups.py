@@ -4,7 +4,9 @@ import json
 import logging
 import os
 import signal
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -19,6 +21,7 @@ from sqlalchemy import delete, update
 from app.domain.answers import Said
 from app.domain.errors import DeskError
 from app.knowledge.prompts import PromptBuilder
+from app.lookups.calling import AT_ONCE, Caller, failed
 from app.lookups.lookups import Asking
 from app.lookups.recognising import Wish
 from app.storage.archive import back_up_folder
@@ -414,6 +417,33 @@ def test_a_slow_endpoint_fails_in_time_and_is_not_asked_twice(tmp_path, endpoint
     assert last.lookup.outcome == "failed"
     assert len(endpoint.seen) == 1
     assert time.monotonic() - started < 20
+
+
+def test_calls_that_hang_hold_up_no_other_customer(desk, endpoint, monkeypatch):
+    """48 answers end while calls hang that never end by themselves."""
+    hanging, released = [], threading.Event()
+
+    def hang(caller, lookup, *given):
+        hanging.append(lookup.name)
+        released.wait()
+        return failed(lookup, "en", "released")
+
+    monkeypatch.setattr(Caller, "call", hang)
+    with ThreadPoolExecutor(48 + AT_ONCE) as pool:
+        calls = []
+        for owner in (f"w-{number}" for number in range(AT_ONCE)):
+            id_ = talk(desk, "Where is AB-123456?", EMAIL, owner=owner)[-1].conversation_id
+            calls.append(pool.submit(finish, desk, "yes", conversation_id=id_, owner=owner))
+        try:
+            asked = [
+                pool.submit(finish, desk, "How long do returns take?", owner=f"c-{number}") for number in range(48)
+            ]
+            assert {one.result(120).outcome for one in asked} == {"answered"}
+            assert len(hanging) == AT_ONCE
+            assert not any(one.done() for one in calls)
+        finally:
+            released.set()
+        assert {one.result(120).lookup.outcome for one in calls} == {"failed"}
 
 
 def test_wrong_and_unknown_get_the_same_words_and_count(desk, endpoint):
