@@ -46,7 +46,7 @@ class LookUpStore(Store):
         query = select(LookUpStateRow).join(ConversationRow).where(ConversationRow.of(owner))
         return self._first(query.where(LookUpStateRow.trail == trail).order_by(LookUpStateRow.expires.desc()))
 
-    def _first(self, query: Select[tuple[LookUpStateRow]]) -> dict[str, Any] | None:
+    def _first(self, query: Select[LookUpStateRow]) -> dict[str, Any] | None:
         row = next(iter(self._database.values(query.limit(1))), None)
         return None if row is None else row.state if row.expires > utc_now() else _expired(row.state)
 
