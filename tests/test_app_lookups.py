@@ -108,6 +108,9 @@ def test_a_question_in_between_is_answered_and_leads_back(desk, endpoint):
     assert between.outcome == "answered"
     assert between.lookup.line == "Back to Order status: What is your order number?"
     assert between.lookup.line not in between.answer
+    *_, confirming = talk(desk, "Where is AB-123456?", EMAIL, "How long do returns take?")
+    assert confirming.lookup.line == "Back to Order status: is this right? AB-123456, •••"
+    assert confirming.lookup.choices == ("Yes", "No", "Cancel")
     assert after.lookup.asks == "email"
 
 

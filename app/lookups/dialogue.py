@@ -219,8 +219,7 @@ class Dialogue:
         is_attempt = has_digits(message) and len(message.split()) <= _WORDS_OF_A_VALUE
         is_small_talk = small_talk is not None and small_talk.kind not in ("vague", "reply")
         if _looks_like_question(message) or (not is_attempt and (is_small_talk or self._is_answered(message))):
-            line = says("back", now.language, title=title, ask=self._ask(lookup, now))
-            return Step(turn=replace(_turn(now), line=line), open=now, is_beside=True)
+            return Step(turn=self._back(lookup, now), open=now, is_beside=True)
         return self._misfit(lookup, now)
 
     def _is_question_with(self, lookup: LookUp, now: Open, message: str, found: Mapping[str, list[str]]) -> bool:
@@ -244,6 +243,16 @@ class Dialogue:
         if now.state == "confirming":
             return says("confirm", now.language, values=shown_values(lookup, now.values, now.language))
         return in_language(lookup.value(now.asks).ask, now.language)
+
+    def _back(self, lookup: LookUp, now: Open) -> LookUpTurn:
+        """Return the line that leads back, with its buttons."""
+        title = in_language(lookup.title, now.language)
+        if now.state == "confirming":
+            values = shown_values(lookup, now.values, now.language)
+            line = says("back_confirm", now.language, title=title, values=values)
+            return replace(_turn(now, _yes_no(now.language)), line=line)
+        line = says("back", now.language, title=title, ask=self._ask(lookup, now))
+        return replace(_turn(now, _choices_of(lookup.value(now.asks), now.language)), line=line)
 
     def _misfit(self, lookup: LookUp, now: Open) -> Step:
         now = replace(now, tries=now.tries + 1)
