@@ -72,7 +72,7 @@ def test_a_document_is_forgotten_whenever_the_desk_is_killed(tmp_path):
         assert names == ["other.md"] or not is_noted
         if "secret.md" in names:
             desk.forget("secret.md")
-        desk._ingestion.forget_unused()  # as `prepare` does
+        desk._warming.forget_unused()  # as `prepare` does
         assert modules(desk) <= kept(desk)
         assert files_with(desk.settings.data_dir, SECRET) == set()
         assert [path.name for path in desk.settings.uploads_folder.iterdir()] == ["other.md"]

@@ -158,7 +158,7 @@ class Service(DeskDocuments):
         meanwhile()
         engine.result()
         self.lookups.prepare()
-        self._ingestion.forget_unused()
+        self._warming.forget_unused()
         self._answering.rehearse()
 
     def measure_savings(self) -> None:

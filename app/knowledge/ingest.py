@@ -251,9 +251,6 @@ class Ingestion:
             lost = set(self.library.all_ids(only_unencoded=True)).difference(unencoded)
             self.open_warming().encode(sorted(lost), no_progress)
 
-    def forget_unused(self) -> None:
-        self._forget_modules(self.open_warming().unused())
-
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Exclude other runs during the block, also in other servers. Raises DeskError if one is active."""
@@ -463,7 +460,7 @@ class Ingestion:
 
     def _warm(self, documents: Sequence[str], report: IngestReport, progress: Progress) -> None:
         started, warming = time.perf_counter(), self.open_warming()
-        self.forget_unused()
+        warming.forget_unused()
         report.modules = replace(warming.run(documents, progress), dropped=report.modules.dropped)
         report.timings_s.encoding = time.perf_counter() - started
 
