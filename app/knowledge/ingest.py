@@ -175,13 +175,13 @@ class Ingestion:
         count_tokens: Callable[[str], int],
         *,
         passage_tokens: int,
-        neighbours: int,
+        neighbours: Callable[[], int],
         names: Mapping[Path, str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """open_warming: called when the model is needed, and loads it. passage_tokens: maximum length of a passage.
-        neighbours: number for each passage; none if the model is not position-independent. names: of documents that are
-        not identified by their path. clock: seconds; limits the time of a batch.
+        neighbours: returns their number for each passage. names: of documents that are not identified by their path.
+        clock: seconds; limits the time of a batch.
         """
         self._clock = clock
         self.library, self.search, self.statements = library, search, statements
@@ -219,8 +219,7 @@ class Ingestion:
             self._count.cache_clear()  # of texts, which may be deleted later
             self.search.save()
         self.library.clear_staged()
-        is_used = self.neighbours and self.open_warming().engine.info.is_position_independent
-        self._choose_neighbours(self.neighbours if is_used else 0)
+        self._choose_neighbours(self.neighbours())
         began = self._clock()
         self._read_statements(self.library.without_statements(self.statements.name), progress)
         report.timings_s.embedding += self._clock() - began
