@@ -29,6 +29,7 @@ from app.domain.answers import Answer
 from app.knowledge import ingest, search, warm
 from app.storage import tables
 from app.storage.library import Library
+from retrieval.loaders import load as loaders
 from retrieval.search.embedding import Vectors
 
 QUESTION = "How long do gift cards last and who may have them?"
@@ -334,14 +335,35 @@ def test_statements_are_read_when_all_documents_are_stored(tmp_path, monkeypatch
     assert report.timings_s.embedding > 0
 
 
-def test_unchanged_files_are_read_when_the_work_is_done(tmp_path, monkeypatch):
-    pages, seen = many(tmp_path / "pages", 3), list[str]()
+def test_unchanged_files_are_read_only_if_an_older_version_stored_them(tmp_path, monkeypatch):
+    pages, read = many(tmp_path / "pages", 3), list[str]()
+    load = loaders.load
+    monkeypatch.setattr(loaders, "load", lambda path: (read.append(path.name), load(path))[1])
     with small_desk(tmp_path / "desk", pages=pages) as desk:
+        with desk.database.write() as session:
+            session.execute(text("UPDATE documents SET remarks = NULL WHERE path LIKE '%page1.md'"))
         (pages / "new.md").write_text("# New\n\nThis page is new.\n")
-        report = desk.ingest([pages], lambda stage, *_: seen.append(stage))
-    assert (report.documents, report.unchanged, report.changes.new) == (4, 3, 1)
-    last = len(seen) - 1 - seen[::-1].index("encoding")
-    assert seen[last + 1 :] == ["reading"] * 4, "three files, and the end"
+        read.clear()
+        for new, expected in ((1, ["new.md", "page1.md"]), (0, [])):
+            report = desk.ingest([pages], warm=False)
+            assert (report.documents, report.unchanged, report.changes.new) == (4, 4 - new, new)
+            assert read == expected
+            read.clear()
+
+
+def test_a_run_waits_once_for_the_running_answers(tmp_path, monkeypatch):
+    """Was wrong once: it waited for all of them after each changed document."""
+    monkeypatch.setattr(ingest, "BATCH", 1)
+    pages, waited = many(tmp_path / "pages", 4), list[bool]()
+    with small_desk(tmp_path / "desk", pages=pages, neighbours=0) as desk:
+        for number in range(3):
+            (pages / f"page{number}.md").write_text(f"# Page\n\nSubject{number} is told in another way.\n")
+        (pages / "page3.md").unlink()
+        settle = desk.engine.settle
+        monkeypatch.setattr(desk.engine, "settle", lambda: (waited.append(True), settle())[1])
+        report = desk.ingest([pages], sync=True, warm=False)
+        assert (report.replaced, report.removed, report.modules.dropped, len(waited)) == (3, 1, 8, 1)
+        assert desk._warming.unused() == frozenset()
 
 
 def interrupt_at(calls: int) -> Callable[..., None]:

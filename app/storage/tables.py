@@ -47,7 +47,7 @@ class Base(DeclarativeBase):
 
 class DocumentRow(Base):
     """An ingested file. path: its absolute path, or the name under which it was ingested. collection: "" for none.
-    url: its public address, "" if unknown.
+    url: its public address, "" if unknown. remarks: see `NewDocument`.
     """
 
     __tablename__ = "documents"
@@ -61,6 +61,7 @@ class DocumentRow(Base):
     num_passages: Mapped[int]
     collection: Mapped[str] = mapped_column(server_default="", index=True)
     url: Mapped[str] = mapped_column(server_default="")
+    remarks: Mapped[list[str] | None] = mapped_column(sa.JSON(none_as_null=True))
 
 
 class PassageRow(Base):
