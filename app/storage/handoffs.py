@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import uuid4
 
-from sqlalchemy import func, select, tuple_
+from sqlalchemy import func, or_, select, tuple_
 from sqlalchemy.orm import Session
 
 from app.domain.answers import Handoff, HandoffReason, HandoffState, Outcome
@@ -19,6 +19,7 @@ from app.storage.history import conversation_of, last_position
 from app.storage.tables import ConversationRow, DeliveryRow, FactRow, FeedbackRow, HandoffRow, MessageRow
 
 CLAIMED = timedelta(minutes=1)  # longer than sending takes
+LONGEST_PAUSE = timedelta(days=1)  # between two attempts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,8 @@ class Deliveries(Store):
         """Return the oldest message that is due, or None. It is reserved for `CLAIMED`, so that no other server sends
         it. After that time, another server may send it, in case this one was killed.
         """
-        waiting = (DeliveryRow.state == "due", DeliveryRow.due <= now)
+        # Further ahead than any pause, it was noted before the clock was set back.
+        waiting = (DeliveryRow.state == "due", or_(DeliveryRow.due <= now, DeliveryRow.due > now + LONGEST_PAUSE))
         query = select(DeliveryRow, HandoffRow).join(HandoffRow, HandoffRow.id == DeliveryRow.handoff_id)
         query = query.where(*waiting).order_by(DeliveryRow.created, DeliveryRow.id).limit(1)
         with self._database.write() as session:
