@@ -234,3 +234,12 @@ def test_secrets_are_never_shown(tmp_path, monkeypatch):
     for key in ("answer_mode", "temperature"):  # a variable and a flag win over the file
         assert f'name="{key}"' not in page
     assert "default: 0.0" in page
+
+
+def test_a_link_to_the_settings_stays(tmp_path):
+    target, link = tmp_path / "etc.toml", tmp_path / "warmdesk.toml"
+    target.write_text("# of the administrator\n")
+    link.symlink_to(target)
+    SettingsFile(link).change({"port": "8000"})
+    assert link.is_symlink()
+    assert target.read_text() == "# of the administrator\nport = 8000\n"
