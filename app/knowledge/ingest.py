@@ -187,7 +187,8 @@ class Ingestion:
         self._count = lru_cache(COUNTED)(lambda text: self._count_tokens(text))
         self.passage_tokens, self.neighbours, self._names = passage_tokens, neighbours, dict(names)
         self._run_names: Mapping[Path, str] = {}
-        self._running, self._is_alone = threading.Lock(), lambda: True
+        self._running = threading.Lock()
+        self._is_alone: Callable[[], bool] = lambda: True
         self._unused = set[str]()  # modules of a run's dropped passages, forgotten together: that waits for all answers
 
     def run(
@@ -269,8 +270,7 @@ class Ingestion:
             with self.library.alone() as is_alone:
                 self._is_alone = is_alone
                 if not is_alone():
-                    message = "another server is ingesting documents: wait until that is done"
-                    raise DeskError(message, code="ingestion-running")
+                    raise DeskError("another server is ingesting documents: wait for its end", code="ingestion-running")
                 if self.library.is_shared:
                     self.search.follow()  # the changes of the other runs
                 yield
@@ -376,7 +376,7 @@ class Ingestion:
         identity = self._identity(document.content_hash)
         if before is not None and (before.content_hash, before.collection) == (identity, collection):
             self.library.set_remarks(name, document.remarks)
-            self._keep(document.path, before, (), report)  # the caller tells the remarks
+            self._keep(document.path, before, (), report)  # the caller tells them
             return []
         new = NewDocument(
             path=name,

@@ -7,6 +7,7 @@ Zipf's law. Every made-up passage has one window; real ones have about five. Out
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -46,7 +47,7 @@ def _vectors(count: int, searches: int, file: Path) -> dict[str, Any]:
         index = index.updated((), list(range(first, first + number)), _directions(random, number))
     memory = _memory() - before
     asked = _directions(random, searches)
-    search = median(_seconds(lambda one=one: index.search(one, 50)) for one in asked)
+    search = median(_seconds(partial(index.search, one, 50)) for one in asked)
     change = _seconds(lambda: index.updated([count // 2], [count], asked[:1]))
     save = _seconds(lambda: index.save(file))
     load = _seconds(lambda: VectorIndex.load(file, NAME, DIMENSION))
@@ -95,7 +96,8 @@ def markdown(result: dict[str, Any], command: str) -> str:
 
 def _directions(random: np.random.Generator, number: int) -> Vectors:
     rows: npt.NDArray[np.float32] = random.standard_normal((number, DIMENSION), np.float32)
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    directions: Vectors = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return directions
 
 
 def _spelt(number: int) -> str:
