@@ -124,8 +124,6 @@ class Warming:
         """Return modules that no passage uses. A killed run leaves such modules, and a question that was asked while
         neighbours were chosen or passages were read.
         """
-        if self.engine.info.is_elsewhere:
-            return frozenset()
         # In this order: the library knows a module before the engine has it.
         there = self.modules()
         return there - self.library.module_keys() - {self.engine.key(self.engine.segment(self.prompts.system))}
