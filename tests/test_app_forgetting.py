@@ -217,7 +217,7 @@ def test_a_removal_that_another_run_stops_changes_nothing_and_can_be_repeated(tm
             with pytest.raises(DeskError, match="already being ingested"):
                 desk.forget("secret.md")
 
-        desk.ingest([pages], meanwhile)
+        desk.ingest([pages], meanwhile, warm=False)  # while passages are encoded, nobody waits
         assert desk.library.passages_of(path)
         assert desk.history.quotes_of(path) == 1
         assert desk.forget("secret.md").removed.passages == 1
