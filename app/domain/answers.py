@@ -82,8 +82,8 @@ def from_documents(text: str, outcome: Outcome) -> str:
 
 
 class Mark(NamedTuple):
-    """A part of a passage that an answer quotes. paragraph: of the answer's statements, from 0. start, end: characters
-    of the citation's quote.
+    """A part of a passage that an answer quotes. paragraph: its number among the answer's statements, from 0. start,
+    end: characters of the citation's quote.
     """
 
     paragraph: int
@@ -117,7 +117,7 @@ class Citation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedModule:
-    """A prompt module of an answer. document: of its passage, "" for the system text. source: device, host, disk,
+    """A prompt module of an answer. document: the passage's, "" for the system text. source: device, host, disk,
     computed (with a miss reason), or elsewhere: a remote model server reused or computed it, and does not report which.
     """
 
@@ -309,7 +309,7 @@ class ReasonRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixRow:
-    """A prefix that later prompts (hits) shared. tokens: its length. text, saved: of its last segment."""
+    """A prefix that later prompts (hits) shared. tokens: its length. text, saved: those of its last segment."""
 
     text: str
     tokens: int
@@ -438,7 +438,7 @@ class TextLogprob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainAnswer:
-    """The model's text. finish_reason: stop, or length if it was cut. logprobs: of its tokens, if asked for."""
+    """The model's text. finish_reason: stop, or length if it was cut. logprobs: one for each token, if asked for."""
 
     text: str
     finish_reason: Literal["stop", "length"]
@@ -449,7 +449,7 @@ class PlainAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Embedded:
-    """Texts as vectors `[texts, dimension]`, each of length 1. tokens: of all texts, counted by the embedder."""
+    """Texts as vectors `[texts, dimension]`, each of length 1. tokens: their number in all texts, by the embedder."""
 
     vectors: Vectors
     tokens: int

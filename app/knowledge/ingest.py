@@ -96,7 +96,7 @@ IS_IT_MOUNTED = "is its disk mounted? Unwanted documents can be deleted with `wa
 class IngestOptions(TypedDict, total=False):
     """Options of a run. collection: for the documents, "" (default) for none. sync: delete documents whose files are
     gone from the given folders, default False. warm: encode passages before questions need them, default True. names:
-    of files whose documents are not identified by their path. gone: documents to be deleted.
+    by file, for documents that are not identified by their path. gone: documents to be deleted.
     """
 
     collection: str
@@ -180,8 +180,8 @@ class Ingestion:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """open_warming: called when the model is needed, and loads it. passage_tokens: maximum length of a passage.
-        neighbours: returns their number for each passage. names: of documents that are not identified by their path.
-        clock: seconds; limits the time of a batch.
+        neighbours: returns their number for each passage. names: by file, for documents that are not identified by
+        their path. clock: seconds; limits the time of a batch.
         """
         self._clock = clock
         self.library, self.search, self.statements = library, search, statements
@@ -476,7 +476,9 @@ KEPT_FILES = 20
 
 
 def result_of(report: IngestReport, reasons: tuple[ReasonCount, ...] = ()) -> SyncResult:
-    """Return the result of a run. It failed if it found no document and reports problems. reasons: of a website."""
+    """Return the result of a run. It failed if it found no document and reports problems. reasons: why pages of a
+    website were left out.
+    """
     files = (*report.failed, *report.warnings)
     last = report.failed[-1] if report.failed and not report.documents else None  # the reason for the whole folder
     if reasons and not report.documents and not report.failed:

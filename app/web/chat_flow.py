@@ -73,9 +73,9 @@ class ChatView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
-    """The customer at a page. owner: of the conversations (`app.domain.callers`). session: one browser tab. address: of
-    the browser. language: of the page's own words (`app.web.rendering`). user: who the company's site
-    says this is.
+    """The customer at a page. owner: the owner of the conversations (`app.domain.callers`). session: one browser tab.
+    address: the browser's. language: of the page's own words (`app.web.rendering`). user: who the company's site says
+    this is.
     """
 
     owner: str

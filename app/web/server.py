@@ -47,7 +47,7 @@ UPLOADS = ("/admin/documents/upload", "/v1/documents")  # paths whose body may b
 
 
 def create_app(desk: Service, database: Database, settings: Settings) -> FastAPI:
-    """Return the web application. database: of accounts and sessions; the caller closes it. Raises DeskError."""
+    """Return the web application. database: holds accounts and sessions; the caller closes it. Raises DeskError."""
     if os.environ.get("GRADIO_VIBE_MODE"):
         raise DeskError(
             "GRADIO_VIBE_MODE lets visitors run code on this machine: unset it and start again", code="vibe-mode"
