@@ -5,6 +5,7 @@ once for each process. Each takes the next file, in the order of their names. Fi
 one process: to start one takes as long as several tests of it.
 """
 
+import atexit
 import gc
 import multiprocessing
 import os
@@ -38,6 +39,7 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """End without taking apart what was imported, which takes ten seconds."""
     if config.getoption("processes") > 1 and (ended := config.pluginmanager.getplugin("session")):
+        atexit._run_exitfuncs()
         sys.stdout.flush()
         os._exit(ended.exitstatus)
 
