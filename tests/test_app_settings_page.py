@@ -9,9 +9,9 @@ from desk_site import Site
 from fastapi.testclient import TestClient
 
 from app.domain.setting_types import lines_of, table_of, text_of
-from app.domain.settings import GROUPS, SETTINGS_FILE, Settings, load_settings
+from app.domain.settings import SETTINGS_FILE, Settings, load_settings
 from app.storage.files import SettingsFile
-from app.web.settings_routes import COSTLY, EDITABLE, setting_rows
+from app.web.settings_routes import COSTLY, EDITABLE, ORDER, setting_rows
 
 PAGE = "/admin/settings"
 CLOSED = {
@@ -112,7 +112,7 @@ def test_each_group_has_one_form_and_only_changed_fields_are_written(site, admin
     """A form sends all fields of its group. Another admin may have changed one of them in the meantime."""
     forms = [form for form in parsed(admin.get(PAGE).text).select("form.wd-settings") if form.select("[type=submit]")]
     shown = [{one["name"] for one in form.select("[name]:not([type=hidden])")} for form in forms]
-    assert shown == [keys for group in GROUPS if (keys := EDITABLE & group.model_fields.keys())]
+    assert shown == [keys for group in ORDER if (keys := EDITABLE & group.model_fields.keys())]
     privacy, search = (
         next(form for form in forms if form.select(f"[name={key}]")) for key in ("keep_days", "passages")
     )
