@@ -24,8 +24,8 @@ from app.storage.conversation_care import Transcripts
 from app.storage.database import Database
 from app.storage.people import Accounts, Audit, Sessions
 from app.support.handoff import AgentQueue
-from app.web.accounts import add_account_routes, add_audit_page, add_key_routes, add_login_routes
-from app.web.admin_pages import add_api_page, add_lookup_routes, add_module_routes
+from app.web.accounts import add_account_routes, add_api_page, add_audit_page, add_login_routes
+from app.web.admin_pages import add_lookup_routes, add_module_routes
 from app.web.chat_routes import add_typing_routes, add_visitor_routes, add_widget_routes
 from app.web.dashboard import add_dashboard_routes
 from app.web.document_routes import add_document_routes, add_passage_routes, add_source_routes, add_sync_routes
@@ -65,13 +65,12 @@ def create_app(desk: Service, database: Database, settings: Settings) -> FastAPI
     app.add_exception_handler(RequestValidationError, not_understood)
     _add_api(app, desk, settings)
     add_api_routes(app, desk, keys, audit.record)
-    add_api_page(app, settings.public_url)
     add_document_routes(app, desk, audit.record)
     add_sync_routes(app, desk)
     add_passage_routes(app, desk)
     add_module_routes(app, desk, audit)
     add_account_routes(app, administration)
-    add_key_routes(app, administration)
+    add_api_page(app, administration, settings.public_url)
     add_settings_routes(app, desk, settings, audit)
     add_audit_page(app, audit)
     add_lookup_routes(app, desk, audit)
