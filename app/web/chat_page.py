@@ -138,7 +138,8 @@ class HandoffPart:
 
         quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
         self._html.person(acted, [open_id], [*shown, *parts], **quiet)
-        self._timer.tick(ticked, [open_id, self._mark], [*shown, *parts], trigger_mode="once", **quiet)
+        for looks in (self._timer.tick, self._html.look):
+            looks(ticked, [open_id, self._mark], [*shown, *parts], trigger_mode="once", **quiet)
         verdict.then(judged, [open_id, self._mark], parts, **quiet)
         transcript.change(refreshed, [open_id, self._mark], parts, **quiet)
 

@@ -75,6 +75,11 @@ def linked(html: Markup, links: Mapping[str, str]) -> Markup:
     return Markup(re.sub(longest_first, anchor, str(html)))
 
 
+def preview(text: str) -> str:
+    """Return the beginning of an answer without Markdown."""
+    return Markup(str(answer_html(text[:500])).replace("<", " <")).striptags()
+
+
 def caret_html(text: str) -> Markup:
     return at_its_end(answer_html(text), Markup('<span class="wd-caret"></span>'))
 
@@ -353,6 +358,7 @@ def _environment() -> Environment:
             linked,
             lookup_html,
             day,
+            preview,
             problem_words,
             sources_of,
             statements_html,

@@ -57,7 +57,7 @@ element.addEventListener("submit", (event) => {
     return;
   }
   const place = form.closest("[data-message]");
-  trigger("verdict", { message: place.dataset.message, value: "down", reason: form.reason.value });
+  trigger("verdict", { message: place.dataset.message, value: "down", reason: reasonOf(event) });
   form.hidden = true;
   say(place, "thanks");
 });

@@ -42,6 +42,7 @@ const start = () => {
     scroller.scrollTop = top;
   };
   new MutationObserver(() => {
+    showTimes(scroller);
     const live = document.querySelector("#wd-live .wd-question, #wd-live .wd-error");
     if (live && !asking) {
       top = 0;
