@@ -46,6 +46,7 @@ def test_an_agent_begins_at_a_page_of_agents(site):
         again = agent.post("/admin/login", params={"next": back}, data={"name": "ann", "password": password})
         assert again.headers["location"] == location
     form = agent.get("/admin/login", params={"next": "/admin/queue/7"}).text
+    assert "Your password comes from an admin." in form
     assert (
         'action="/admin/login?next=%2Fadmin%2Fqueue%2F7"' in form or 'action="/admin/login?next=/admin/queue/7"' in form
     )

@@ -40,8 +40,8 @@ TABLE: dict[str, set[str]] = {
     f"{method} {path}": who
     for method, who, paths in (
         ("GET", EVERYBODY, "/healthz /readyz /metrics /favicon.ico /logo /widget /widget.js /widget/page.css"),
-        ("GET", EVERYBODY, "/widget/page.js /admin/login /desk.css /admin.css /documents.css /handoff.css"),
-        ("GET", EVERYBODY, "/quality.css /admin.js /documents.js /api.js /queue.js /events.js /quality.js"),
+        ("GET", EVERYBODY, "/widget/page.js /admin/login /desk.css /admin.css"),
+        ("GET", EVERYBODY, "/admin.js /documents.js /api.js /queue.js /events.js /quality.js"),
         ("POST", EVERYBODY, "/widget/visitor /admin/login /admin/logout"),
         ("GET", ADMIN, "/admin/ /admin/engine /admin/api /admin/openapi.json /admin/quality"),
         ("GET", ADMIN, "/admin/conversations /admin/conversations/1"),

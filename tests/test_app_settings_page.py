@@ -126,6 +126,17 @@ def test_each_group_has_one_form_and_only_changed_fields_are_written(site, admin
     assert written == {"passages": 7, "prefetch": False, "keep_days": 9}
 
 
+def test_what_is_rarely_changed_is_folded_unless_it_was_changed(site, admin):
+    def folded() -> set[str]:
+        return {one.h2.text for one in parsed(admin.get(PAGE).text).select("details:not([open])")}
+
+    rare = {"Search", "Language model", "Memory and disk", "Several engines", "Server and data"}
+    assert folded() == rare
+    assert save(admin, passages="7").status_code == 303
+    assert folded() == rare - {"Search"}
+    assert '<details class="wd-panel" open><summary><h2>Search' in save(admin, passages="0").text
+
+
 def test_one_wrong_field_keeps_all_fields_of_its_form_from_being_written(site, admin):
     response = save(admin, keep_days="9", passages="0", neighbours="3")
     assert response.status_code == 409

@@ -57,7 +57,7 @@ RULES = (
     _rule("GET", r"/admin/(engine|api|openapi\.json)?", "admin"),
     _rule(
         "GET",
-        r"/(desk|admin|documents|handoff|quality)\.css|/(admin|api|documents|events|quality|queue)\.js",
+        r"/(desk|admin)\.css|/(admin|api|documents|events|quality|queue)\.js",
         "everyone",
     ),
     _rule("GET", r"/logo|/favicon\.ico/?", "everyone"),

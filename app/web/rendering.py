@@ -36,6 +36,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u202a-\u202e\u2066-\u206
 _BULLET = re.compile(r"^([ \t]{0,8})•(?=[ \t])", re.MULTILINE)
 _HEADING = re.compile(r"^#{1,6}[ \t]+([^\s#].*)$", re.MULTILINE)
 _LINK = re.compile(r"!?\[([^\[\]\n]{0,200})\]\(([^()\s]{0,500})[^()\n]{0,100}\)")
+_BLOCK = re.compile(r"<(?=(?:p|li|br)\b)")
 _END = re.compile(r"((?:</(?:p|li|ul|ol)>)+)$")
 _EMPHASIS = (
     ("em", re.compile(r"\*(\*\*[^\s*][^*\n]{0,300}\*\*)\*")),
@@ -77,7 +78,7 @@ def linked(html: Markup, links: Mapping[str, str]) -> Markup:
 
 def preview(text: str) -> str:
     """Return the beginning of an answer without Markdown."""
-    return Markup(str(answer_html(text[:500])).replace("<", " <")).striptags()
+    return Markup(_BLOCK.sub(" <", str(answer_html(text[:500])))).striptags()
 
 
 def caret_html(text: str) -> Markup:

@@ -37,7 +37,7 @@ from app.web.rendering import STATIC_FOLDER, static
 from app.web.settings_routes import add_settings_routes
 
 STATIC = (
-    *("desk.css", "admin.css", "documents.css", "handoff.css", "quality.css"),
+    *("desk.css", "admin.css"),
     *("admin.js", "documents.js", "queue.js", "api.js", "events.js", "quality.js"),
 )
 """Static files, each served under its name."""
@@ -81,7 +81,7 @@ def create_app(desk: Service, database: Database, settings: Settings) -> FastAPI
     add_queue_routes(app, desk, transcripts, AgentQueue(database, settings), audit)
     add_login_routes(app, accounts, sessions, site, audit)
     limits = QuestionLimits(settings)
-    chat_css = static("desk.css") + static("handoff.css") + brand_css(settings)
+    chat_css = static("desk.css") + brand_css(settings)
     add_typing_routes(app, desk, limits)
     add_widget_routes(app, desk, limits, settings, css=chat_css)
     _mount_chat(app, desk, limits, settings, chat_css)

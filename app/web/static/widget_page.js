@@ -125,6 +125,7 @@ const acts = {
   retry: () => ask(lastQuestion(), true),
   edit: () => { box.value = lastQuestion(); form.dataset.editing = "yes"; box.focus(); },
   feedback: (button) => judge(button.closest("[data-message]"), press(button)),
+  person: (button) => line(button.dataset.person),
   keep: () => save("/my-data"),
   erase: () => { $("#wd-sure").hidden = false; }, // browsers ask nothing for a frame of another site
   erased: () => { $("#wd-sure").hidden = true; erase(); },
@@ -155,8 +156,6 @@ const erase = async () => {
 document.addEventListener("click", (event) => {
   const link = event.target.closest('a[href^="/sources/"]');
   if (link) { event.preventDefault(); save(link.href); return; }
-  const person = event.target.closest("button[data-person]");
-  if (person) line(person.dataset.person);
   const button = event.target.closest("button[data-act]");
   if (button) acts[button.dataset.act]?.(button);
 });
