@@ -55,11 +55,7 @@ RULES = (
     _rule("GET POST", r"/v1/documents", "key:documents"),
     _rule("GET DELETE", rf"/v1/documents/{_ID}", "key:documents"),
     _rule("GET", r"/admin/(engine|api|openapi\.json)?", "admin"),
-    _rule(
-        "GET",
-        r"/(desk|admin)\.css|/(admin|api|documents|events|quality|queue)\.js",
-        "everyone",
-    ),
+    _rule("GET", r"/(desk|admin)\.css|/(admin|api|documents|events|quality|queue)\.js", "everyone"),
     _rule("GET", r"/logo|/favicon\.ico/?", "everyone"),
     _rule("GET", rf"/sources/\w+/{_NUMBER}", "visitor"),
     _rule("GET", r"/widget|/widget\.js|/widget/page\.(css|js)", "everyone"),

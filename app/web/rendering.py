@@ -321,6 +321,7 @@ _FUNCTIONS = (
     *(words.ago, words.count, words.counted, words.milliseconds, words.percent),
     *(words.short_path, words.size, words.until, words.interval, callers.notice_words),
     *(reuse_words.reason_words, reuse_words.cure_words, reuse_words.reuse_line, reuse_words.source_words),
+    *(answer_html, caret_html, linked, lookup_html, preview, problem_words, sources_of, statements_html),
 )
 _WORDS = ("SYSTEM_TEXT", "EXACT", "APPROXIMATE", "ELSEWHERE")
 
@@ -350,21 +351,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.install_gettext_callables(words.gettext, words.ngettext, newstyle=True)  # type: ignore[attr-defined]
-    environment.globals |= {
-        function.__name__: function
-        for function in (
-            *_FUNCTIONS,
-            answer_html,
-            caret_html,
-            linked,
-            lookup_html,
-            day,
-            preview,
-            problem_words,
-            sources_of,
-            statements_html,
-        )
-    }
+    environment.globals |= {function.__name__: function for function in (*_FUNCTIONS, day)}
     environment.globals |= {"translated": words.gettext, "_": _in_page_language, "OUTCOME_WORDS": OUTCOME_WORDS}
     environment.globals |= {name: getattr(reuse_words, name) for name in _WORDS}
     macros = environment.get_template("macros.html").module

@@ -36,10 +36,7 @@ from app.web.quality_routes import add_quality_routes, add_queue_routes
 from app.web.rendering import STATIC_FOLDER, static
 from app.web.settings_routes import add_settings_routes
 
-STATIC = (
-    *("desk.css", "admin.css"),
-    *("admin.js", "documents.js", "queue.js", "api.js", "events.js", "quality.js"),
-)
+STATIC = ("desk.css", "admin.css", "admin.js", "documents.js", "queue.js", "api.js", "events.js", "quality.js")
 """Static files, each served under its name."""
 _MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript"}  # a machine's own table may say something else
 MAX_BODY, MAX_UPLOAD = 1 << 20, 21 << 20
