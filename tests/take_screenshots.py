@@ -51,6 +51,11 @@ def with_source(page: Page) -> None:
     time.sleep(0.5)  # it scrolls
 
 
+def judged(page: Page) -> None:
+    asked(QUESTION)(page)
+    page.press("#wd-transcript [data-value=down]")
+
+
 def long_conversation(page: Page) -> None:
     asked("Is this the first of many?")(page)
     for number in range(2, 5):
@@ -127,6 +132,7 @@ def starting(page: Page) -> None:
 CHAT: dict[str, Callable[[Page], object]] = {
     "chat-streaming": streaming,
     "chat-source": with_source,
+    "chat-judged": judged,
     "chat-long": long_conversation,
     "chat-menu": with_menu,
     "chat-deleted": deleted,

@@ -16,9 +16,10 @@ OPEN = "for (const one of document.querySelectorAll('details.wd-panel')) one.ope
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
+def site(chromium, tmp_path_factory):
     site = Site(tmp_path_factory.mktemp("desk"))
     yield site
+    chromium.forget()
     site.close()
 
 
