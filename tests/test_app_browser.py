@@ -327,13 +327,3 @@ def test_admin_needs_the_password_and_shows_the_numbers(page):
     assert "no longer works" in page.text(".wd-done")
     page.press(".wd-admin-head button")
     page.one("#password")
-
-
-def test_an_empty_desk_offers_to_add_documents(page, monkeypatch):
-    monkeypatch.setattr(page.site.desk, "seeded", False)
-    page.go("/admin/")
-    page.one("#password").send_keys(page.site.password + "\n")
-    page.press(".wd-welcome a")
-    page.one("#upload")
-    page.press(".wd-admin-head button")
-    page.one("#password")
