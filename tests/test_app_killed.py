@@ -229,7 +229,7 @@ def test_a_desk_that_is_killed_or_stopped_keeps_the_conversation(tmp_path, pages
         assert [turn.unanswered for turn in service.turns(*whole)] == [None, None]
         (question,) = service.turns(*lost)
         assert (question.text, question.unanswered) == ("Where is the repair bench?", "lost")
-        texts = {"turns": [question], "contacts": {}, "topics": ()}
+        texts = {"turns": [question], "contacts": {}}
         shown = render("chat/transcript.html", language="en", technical=False, has_older=False, **texts)
         assert "This answer was not finished: the server was stopped. Ask again." in " ".join(shown.split())
         assert service.history.past(*lost) == [], "the next prompt leaves it out"

@@ -7,7 +7,7 @@ e-mail address instead: that hand-off is *left*, and the assistant continues to 
 
 import re
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal, NamedTuple
 
 from app.domain.callers import CUT, LATE, REPEATED
@@ -34,8 +34,8 @@ REASONS: dict[HandoffReason, str] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handoff:
     """A hand-off. agent: the account that took it, or its name for customers. email: the address for a reply. place: in
-    the queue, from 1; 0 if it is not waiting. messages: number in the conversation. fresh: nothing was asked since it
-    was closed.
+    the queue, from 1; 0 if it is not waiting. usual_wait: median of the latest ones, for one that waits. messages:
+    number in the conversation. fresh: nothing was asked since it was closed.
     """
 
     id: int
@@ -48,6 +48,7 @@ class Handoff:
     agent: str = ""
     email: str = ""
     place: int = 0
+    usual_wait: timedelta | None = None
     messages: int = 0
     fresh: bool = False
 

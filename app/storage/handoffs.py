@@ -7,6 +7,7 @@ change, so none is lost when the server stops.
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from statistics import median_high
 from uuid import uuid4
 
 from sqlalchemy import func, select, tuple_
@@ -19,6 +20,7 @@ from app.storage.history import conversation_of, last_position
 from app.storage.tables import ConversationRow, DeliveryRow, FactRow, FeedbackRow, HandoffRow, MessageRow
 
 CLAIMED = timedelta(minutes=1)  # longer than sending takes
+LATEST, ENOUGH = 50, 3  # hand-offs whose median is the usual wait: most, and least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +156,12 @@ class Handoffs(Store):
         with self._database.read() as session:
             return [_of_somebody(session, row) for row in session.scalars(query)]
 
+    def num_waiting(self) -> int:
+        its = (HandoffRow.state == "waiting", ConversationRow.deleted.is_(None))
+        query = select(func.count()).select_from(HandoffRow).join(ConversationRow).where(*its)
+        with self._database.read() as session:
+            return session.scalar(query) or 0
+
     def num_others(self, conversation_id: str, owner: str) -> int:
         """Return the number of the owner's other conversations."""
         others = (ConversationRow.of(owner), ConversationRow.id != conversation_id)
@@ -211,11 +219,20 @@ def _latest(session: Session, conversation_id: str, owner: str) -> HandoffRow | 
 
 
 def _handoff(session: Session, row: HandoffRow) -> Handoff:
-    place, last = 0, last_position(session, row.conversation_id)
+    place, usual, last = 0, None, last_position(session, row.conversation_id)
     if row.state == "waiting":
         earlier = tuple_(HandoffRow.requested, HandoffRow.id) <= (row.requested, row.id)
         place = session.scalar(select(func.count()).where(HandoffRow.state == "waiting", earlier)) or 0
-    return row.to(Handoff, place=place, messages=last + 1, fresh=row.state == "closed" and row.position == last)
+        usual = _usual_wait(session)
+    fresh = row.state == "closed" and row.position == last
+    return row.to(Handoff, place=place, usual_wait=usual, messages=last + 1, fresh=fresh)
+
+
+def _usual_wait(session: Session) -> timedelta | None:
+    query = select(HandoffRow.requested, HandoffRow.taken).where(HandoffRow.reason != "agent")
+    latest = session.execute(query.where(HandoffRow.taken.is_not(None)).order_by(HandoffRow.id.desc()).limit(LATEST))
+    waits = [taken - requested for requested, taken in latest if taken is not None]
+    return median_high(waits) if len(waits) >= ENOUGH else None
 
 
 def _of_somebody(session: Session, row: HandoffRow) -> HandoffOfSomebody:
