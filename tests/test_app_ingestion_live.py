@@ -255,10 +255,10 @@ def state(desk: Service) -> dict[str, Any]:
 def test_a_killed_run_is_finished_by_the_next_as_if_nothing_had_happened(tmp_path):
     """kill -9 at random moments, also twice in a row, of runs that replace half of the documents."""
     random_share = random.Random().random
-    pages = many(tmp_path / "pages", 8)
+    pages = many(tmp_path / "pages", 4)
     with small_desk(tmp_path / "before", pages=pages) as desk:
         before = state(desk)
-    many(pages, 10, edition=2)
+    many(pages, 6, edition=2)
     killed = {"a": [0.8], "b": [0.4, random_share()]}
     for name in ("plain", *killed):
         shutil.copytree(tmp_path / "before", tmp_path / name)
@@ -269,13 +269,13 @@ def test_a_killed_run_is_finished_by_the_next_as_if_nothing_had_happened(tmp_pat
         assert ended[0] == -signal.SIGKILL, "the first run was killed, whatever the machine was doing"
     with small_desk(tmp_path / "plain") as desk:
         expected = state(desk)
-    assert (len(expected["documents"]), len(expected["texts"])) == (10, 20)
+    assert (len(expected["documents"]), len(expected["texts"])) == (6, 12)
     assert expected["texts"] != before["texts"]
     for name, shares in killed.items():
         with small_desk(tmp_path / name) as desk:
             report = desk.ingest([pages])
             assert staged(desk) == 0
-            assert (report.documents, report.failed) == (10, [])
+            assert (report.documents, report.failed) == (6, [])
             now = state(desk)
             for part, value in expected.items():
                 assert now[part] == value, (part, shares)

@@ -115,7 +115,6 @@ def test_a_text_goes_on_without_a_missing_or_repeated_word(open_cluster, samplin
         assert whole.tokens is None, "the stop string ended it"
     for losses in (
         [after(0)],
-        [after(1)],
         [after(1), after(1)],
         [with_the_end],
         [after(1), with_the_end, with_the_end],

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 @contextmanager
 def repeating(name: str, every_s: float, work: Callable[[threading.Event], None], failure: str = "") -> Iterator[None]:
     """Do `work` now and every `every_s` seconds, inside the block. A failure is logged and does not stop the
-    repetition. work: gets an event that is set when the block ends, and must then return soon. name: of the thread.
+    repetition. work: gets an event that is set when the block ends, and must then return soon. name: the thread's.
     failure: the log line of a failure; default: the thread of this name failed.
     """
     stop, recurring = threading.Event(), Recurring(log, failure or f"{name} failed")

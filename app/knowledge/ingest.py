@@ -94,7 +94,7 @@ IS_IT_MOUNTED = "is its disk mounted? Unwanted documents can be deleted with `wa
 class IngestOptions(TypedDict, total=False):
     """Options of a run. collection: for the documents, "" (default) for none. sync: delete documents whose files are
     gone from the given folders, default False. warm: encode passages before questions need them, default True. names:
-    of files whose documents are not identified by their path. gone: documents to be deleted.
+    by file, for documents that are not identified by their path. gone: documents to be deleted.
     """
 
     collection: str
@@ -178,8 +178,8 @@ class Ingestion:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """open_warming: called when the model is needed, and loads it. passage_tokens: maximum length of a passage.
-        neighbours: returns their number for each passage. names: of documents that are not identified by their path.
-        clock: seconds; limits the time of a batch.
+        neighbours: returns their number for each passage. names: by file, for documents that are not identified by
+        their path. clock: seconds; limits the time of a batch.
         """
         self._clock = clock
         self.library, self.search, self.statements = library, search, statements

@@ -105,7 +105,7 @@ class Uploads:
 
 def out_of_step(folder: Path, hashes: Mapping[str, str]) -> list[str]:
     """Return paths of uploads that differ from their documents, or of which one is missing. This version records such
-    work; older ones did not. folder: where uploads are. hashes: of all documents, by path.
+    work; older ones did not. folder: where uploads are. hashes: one for each document, by path.
     """
     found = (file for file in folder.resolve().rglob("*") if file.is_file() and not file.name.startswith("."))
     files = {str(file): file for file in found}

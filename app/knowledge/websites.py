@@ -138,7 +138,9 @@ KEPT_FILES = 20
 
 
 def result_of(report: IngestReport, reasons: tuple[ReasonCount, ...] = ()) -> SyncResult:
-    """Return the result of a run. It failed if it found no document and reports problems. reasons: of a website."""
+    """Return the result of a run. It failed if it found no document and reports problems. reasons: why pages of a
+    website were left out.
+    """
     files = (*report.failed, *report.warnings)
     last = report.failed[-1] if report.failed and not report.documents else None  # the reason for the whole folder
     if reasons and not report.documents and not report.failed:

@@ -22,10 +22,10 @@ from cache.errors import CacheError, EngineFull, PromptError, ServerFailed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSpec:
-    """A server. url: base URL of the OpenAI API, for example http://127.0.0.1:8000/v1. name: of the model there. key:
-    never shown. context_tokens: of prompt and answer together; None: as reported. first_token_s: maximum time to the
-    first token. session_headers: headers with the conversation, for routers with sticky sessions. cache_salt (vLLM,
-    separates customers' prefixes), cache_key (OpenAI's `prompt_cache_key`): whether to send them.
+    """A server. url: base URL of the OpenAI API, for example http://127.0.0.1:8000/v1. name: the model's name there.
+    key: never shown. context_tokens: most tokens of prompt and answer together; None: as reported. first_token_s:
+    maximum time to the first token. session_headers: headers with the conversation, for routers with sticky sessions.
+    cache_salt (vLLM, separates customers' prefixes), cache_key (OpenAI's `prompt_cache_key`): whether to send them.
     """
 
     url: str
