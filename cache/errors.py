@@ -6,7 +6,11 @@ Where = Literal["schema", "prompt", "registry", "program"]
 
 
 class CacheError(Exception):
-    """Base of all errors that `cache` raises on purpose. The message is one line for a person."""
+    """Base of all errors that `cache` raises on purpose. The message is one line for a person. wait_s: seconds until
+    the next try, if a model server has asked for a wait.
+    """
+
+    wait_s = 0.0
 
 
 class PromptError(CacheError):

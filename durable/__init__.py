@@ -24,7 +24,7 @@ ABANDONED_S = 3600.0
 @contextmanager
 def replacing(file: Path, prefix: str = ".new-") -> Iterator[Path]:
     """Give an empty temporary file, readable for this user only. It replaces `file` when the block ends; if the block
-    raises, it is removed. prefix: of its name. Raises OSError.
+    raises, it is removed. prefix: start of its name. Raises OSError.
     """
     descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=prefix, suffix=file.suffix)
     os.close(descriptor)

@@ -139,7 +139,7 @@ class FoundPassageText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A statement that may answer. number: of the statement among all of the found passages. passage: its position
+    """A statement that may answer. number: the statement's, among all of the found passages. passage: its position
     among these.
     """
 
@@ -153,7 +153,7 @@ def candidates_of(
     retriever: Retriever, query: Query, question: Query, passages: Sequence[FoundPassageText], logits: Vectors
 ) -> list[Candidate]:
     """Return every statement once, without statements about another model than the question's. query: the question,
-    with the previous turn if there is one. question: without it. passages: best first. logits: of the ranker, for all
+    with the previous turn if there is one. question: without it. passages: best first. logits: the ranker's, for all
     their statements in order.
     """
     rarities, of_parts = _rarities(retriever, query.text), _rarities(retriever, query.text, of_parts=True)

@@ -76,8 +76,8 @@ class Document:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebPage:
     """A page of a website, as its server sent it. links: as they are written, relative ones as absolute addresses.
-    canonical: the address that the page says it has. may_index, may_follow: what it tells programs. link_share: of the
-    text, how much is in links (0 to 1). is_scripted: a script shall write the text.
+    canonical: the address that the page says it has. may_index, may_follow: what it tells programs. link_share: how
+    much of the text is in links (0 to 1). is_scripted: a script shall write the text.
     """
 
     title: str

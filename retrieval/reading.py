@@ -107,8 +107,8 @@ class FileReader(contextlib.AbstractContextManager["FileReader"]):
         return _checked(_DOCUMENT, fields | {"path": path}, path)
 
     def load_page(self, data: bytes, url: str, suffix: str, encoding: str = "") -> WebPage:
-        """Read a page of a website. suffix: of its format, for example ".html". encoding: of its text, if the server
-        said it. Raises as `load`.
+        """Read a page of a website. suffix: its format's, for example ".html". encoding: its text's, if the server said
+        it. Raises as `load`.
         """
         request = {"data": b64encode(data).decode(), "url": url, "suffix": suffix, "encoding": encoding}
         return _checked(_PAGE, self._fields(request, Path(url)), Path(url))

@@ -108,7 +108,7 @@ class RealSite(Served):
 
     def __init__(self, desk: Service, role: Role = "agent") -> None:
         self.database = desk.database
-        quick_account(Accounts(desk.database), self.admin, role)
+        self.password = quick_account(Accounts(desk.database), self.admin, role)
         super().__init__(create_app(desk, desk.database, desk.settings))
 
 
@@ -164,6 +164,13 @@ class Browser(Elements):
         assert account is not None
         cookie = {"name": ADMIN.name, "value": Sessions(site.database).start(account), "url": site.url + ADMIN.path}
         self.driver.execute_cdp_cmd("Network.setCookie", cookie)
+
+    def enter(self, name: str, password: str) -> None:
+        """Sign in as people do, on the page of it."""
+        field = self.one("#name")
+        field.clear()
+        field.send_keys(name)
+        self.one("#password").send_keys(password + "\n")
 
     def leave(self) -> None:
         """Close the page: a server that ends waits for the connections of those that are open."""

@@ -5,9 +5,11 @@ once for each process. Each takes the next file, in the order of their names. Fi
 one process: to start one takes as long as several tests of it.
 """
 
+import atexit
 import gc
 import multiprocessing
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
@@ -26,6 +28,20 @@ Files = list[list[pytest.Item]]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--processes", type=int, default=1, help="run files of tests side by side in N processes")
+    gc.disable()  # until all is imported: nothing of that is garbage
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End without taking apart what was imported, which takes ten seconds."""
+    if config.getoption("processes") > 1 and (ended := config.pluginmanager.getplugin("session")):
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        os._exit(ended.exitstatus)
 
 
 def pytest_runtestloop(session: pytest.Session) -> object:

@@ -1,10 +1,11 @@
-"""`make screenshots`: every page as an image in docs/images, with a desk of fixed answers and Chromium: as it is, dark,
-in Chinese and on a phone.
+"""`make screenshots`: every page as an image in docs/images, with a desk of fixed answers and Chromium: light and dark,
+on a desktop and on a phone.
 
-Look at them before a release. Chinese pages need a font with Chinese characters (Debian: fonts-noto-cjk). Pages and
-what is done on them are those of the tests of accessibility; a state of the chat is a line of CHAT.
+Look at them before a release, in Chinese, too (LANG_PAGES=zh-CN), which needs a font (Debian: fonts-noto-cjk). Pages
+and what is done on them are those of the tests of accessibility; a state of the chat is a line of CHAT.
 """
 
+import os
 import sys
 import tempfile
 import time
@@ -14,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from browser import Browser, Served, until
-from test_app_accessibility import PAGES, filled, look
+from test_app_accessibility import GO_DARK, PAGES, STILL, filled, look
 from test_app_browser import Page
 
 from app.domain.answers import HandoffState, LookUpTurn
@@ -23,6 +24,7 @@ from app.web import event_gate, pacing
 from app.web.middleware import Opening
 
 FOLDER = Path(__file__).parent.parent / "docs" / "images"
+AGENT = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0 Safari/537.36"
 QUESTION = "Can I send a lamp back?"
 
 
@@ -38,16 +40,20 @@ def asked(question: str, wanted: str = "#wd-transcript .wd-actions") -> Callable
 
 
 def streaming(page: Page) -> None:
-    page.site.desk.piece_s = 0.1
+    page.site.desk.held_at = 26
     asked(QUESTION, "#wd-live .wd-text")(page)
-    until(lambda: page.text("#wd-live .wd-text").count(" ") > 25)
-    page.site.desk.piece_s = 0.01
+    until(lambda: page.text("#wd-live .wd-text").count(" ") > 24)
 
 
 def with_source(page: Page) -> None:
     asked(QUESTION)(page)
     page.press("#wd-transcript .wd-ref")
     time.sleep(0.5)  # it scrolls
+
+
+def judged(page: Page) -> None:
+    asked(QUESTION)(page)
+    page.press("#wd-transcript [data-value=down]")
 
 
 def long_conversation(page: Page) -> None:
@@ -154,6 +160,7 @@ def looked_up(page: Page) -> None:
 CHAT: dict[str, Callable[[Page], object]] = {
     "chat-streaming": streaming,
     "chat-source": with_source,
+    "chat-judged": judged,
     "chat-long": long_conversation,
     "chat-menu": with_menu,
     "chat-deleted": deleted,
@@ -164,27 +171,34 @@ CHAT: dict[str, Callable[[Page], object]] = {
     "chat-thousand": many,
     "chat-lookup": looked_up,
 }
-LOOKS = {"": ("light", 1280, "en"), "-dark": ("dark", 1280, "en"), "-zh": ("light", 1280, "zh-CN")}
-LOOKS["-phone"] = ("light", 390, "en")
+WIDTHS = {"": 1280, "-phone": 390}
 
 
-def take(page: Page, name: str, path: str, show: Callable[[Page], object]) -> None:
-    """Show a page in every look, and save it."""
-    agent = page.script("return navigator.userAgent")
-    for of, (prefers, width, language) in LOOKS.items():
-        look(page.driver, prefers, width)
-        page.driver.execute_cdp_cmd("Network.setUserAgentOverride", {"userAgent": agent, "acceptLanguage": language})
-        page.script("sessionStorage.clear(); localStorage.clear()")  # the widget would go on with its conversation
-        page.go(path.format(conversation=page.site.conversation))
-        show(page)
-        time.sleep(0.3)  # transitions
-        page.driver.save_screenshot(str(FOLDER / f"{name}{of}.png"))
+def take(page: Page, name: str, path: str, show: Callable[[Page], object], language: str = "en") -> None:
+    """Show a page on a desktop and a phone, light and dark, and save the images."""
+    page.site.desk.seeded = "unused" not in name
+    page.driver.execute_cdp_cmd("Network.setUserAgentOverride", {"userAgent": AGENT, "acceptLanguage": language})
+    for of, width in WIDTHS.items():
+        look(page.driver, "light", width)
+        if path == "/" or width == WIDTHS[""]:  # the chat on a phone has its list elsewhere
+            page.script("sessionStorage.clear(); localStorage.clear()")  # the widget would go on with its conversation
+            page.go(path.format(conversation=page.site.conversation))
+            show(page)
+            page.driver.execute_script(STILL)
+        for prefers, after in (("light", ""), ("dark", "-dark")):
+            look(page.driver, prefers, width)
+            page.driver.execute_script(GO_DARK, prefers == "dark")
+            time.sleep(0.3)  # it is drawn
+            page.driver.save_screenshot(
+                str(FOLDER / f"{name}{of}{after}{'' if language == 'en' else '-' + language}.png")
+            )
+        page.site.desk.held_at = None
     print(name, flush=True)
 
 
 def main() -> None:
-    """Take all, or those whose names begin with an argument."""
-    wanted = tuple(sys.argv[1:]) or ("",)
+    """Take all, or those whose names begin with an argument; in the language that `LANG_PAGES` names."""
+    wanted, language = tuple(sys.argv[1:]) or ("",), os.environ.get("LANG_PAGES", "en")
     pacing.IN_A_ROW = event_gate.EVENTS_IN_A_ROW = event_gate.MOST_PAGES = 10**6  # one browser opens all pages
     with tempfile.TemporaryDirectory() as folder:
         site = filled(Path(folder), show_technical=False)
@@ -200,7 +214,7 @@ def main() -> None:
         try:
             for name, (path, show) in states.items():
                 if name.startswith(wanted):
-                    take(page, name, path, show)
+                    take(page, name, path, show, language)
         finally:
             browser.driver.quit()
             site.close()

@@ -46,6 +46,7 @@ def test_an_agent_begins_at_a_page_of_agents(site):
         again = agent.post("/admin/login", params={"next": back}, data={"name": "ann", "password": password})
         assert again.headers["location"] == location
     form = agent.get("/admin/login", params={"next": "/admin/queue/7"}).text
+    assert "Your password comes from an admin." in form
     assert (
         'action="/admin/login?next=%2Fadmin%2Fqueue%2F7"' in form or 'action="/admin/login?next=/admin/queue/7"' in form
     )
@@ -61,8 +62,8 @@ def test_an_agent_begins_at_a_page_of_agents(site):
 
 def test_what_was_done_is_said_in_our_words_only(site):
     admin = site.admin()
-    assert DONE["key-revoked"] in admin.get("/admin/keys?did=key-revoked").text
-    assert "evil" not in admin.get("/admin/keys?did=evil").text
+    assert DONE["key-revoked"] in admin.get("/admin/api?did=key-revoked").text
+    assert "evil" not in admin.get("/admin/api?did=evil").text
 
 
 @pytest.mark.parametrize("name", RANGES)
@@ -176,16 +177,16 @@ def test_nobody_removes_or_demotes_himself(site):
 
 def test_keys_are_made_shown_once_and_revoked(site):
     admin = site.admin()
-    page = admin.post("/admin/keys", data={"name": "shop", "scope": ["chat", "documents"], "per_minute": "7"})
+    page = admin.post("/admin/api/keys", data={"name": "shop", "scope": ["chat", "documents"], "per_minute": "7"})
     key = re.findall(r"<code>(wd_[\w-]+)</code>", page.text)[0]
     program = site.client()
     assert program.get("/v1/models", headers={"authorization": f"Bearer {key}"}).status_code == 200
-    listed = admin.get("/admin/keys").text
+    listed = admin.get("/admin/api").text
     assert key not in listed
     assert key[:9] in listed
-    assert admin.post("/admin/keys/revoke", data={"name": "shop"}).status_code == 303
+    assert admin.post("/admin/api/keys/revoke", data={"name": "shop"}).status_code == 303
     assert program.get("/v1/models", headers={"authorization": f"Bearer {key}"}).status_code == 401
-    assert "Choose at least one scope" in admin.post("/admin/keys", data={"name": "x"}).text
+    assert "Choose at least one scope" in admin.post("/admin/api/keys", data={"name": "x"}).text
     assert [entry[1:] for entry in site.audited()] == [("key-create", "shop (chat, documents)"), ("key-revoke", "shop")]
     assert key not in repr(site.audited())
 

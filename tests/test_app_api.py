@@ -8,6 +8,7 @@ import struct
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import httpx
@@ -90,6 +91,14 @@ def test_system_messages_are_left_out_and_a_notice_says_so(client):
     assert "system messages were ignored" in reply.warmdesk["notice"]
     without = client.chat.completions.create(model="warmdesk", messages=ASKED)
     assert reply.usage.prompt_tokens == without.usage.prompt_tokens
+
+
+def test_an_answer_of_the_desk_is_whole_whatever_would_cut_one_of_the_model(client):
+    ask = partial(client.chat.completions.create, model="warmdesk", messages=ASKED)
+    cut: Any = {"max_completion_tokens": 1, "temperature": 2}
+    whole, reply = ask(), ask(stop=["e"], max_tokens=1, extra_body=cut)
+    assert reply.choices[0].message.content == whole.choices[0].message.content
+    assert reply.choices[0].finish_reason == whole.choices[0].finish_reason
 
 
 def test_content_may_come_in_parts(client):

@@ -44,10 +44,10 @@ def test_a_key_is_its_callers_name_scopes_and_conversations_and_only_its_hash_is
     assert keys.all()[0].shown == token[:9]
 
 
-@pytest.mark.parametrize("token", ["", "wd_", "sk-other", "wd_" + "x" * 43, "wd_" + "x" * 9999, "wd_\udcff"])
-def test_other_tokens_are_nobody(keys, token):
+def test_other_tokens_are_nobody(keys):
     keys.create("shop")
-    assert keys.find_key(token) is None
+    for token in ("", "wd_", "sk-other", "wd_" + "x" * 43, "wd_" + "x" * 9999, "wd_\udcff"):
+        assert keys.find_key(token) is None, token
 
 
 def test_a_revoked_key_stops_at_once_and_its_name_is_free_again(keys, database):
@@ -66,21 +66,19 @@ def test_a_revoked_key_stops_at_once_and_its_name_is_free_again(keys, database):
     assert error.value.code == "key-unknown"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
+def test_what_a_key_cannot_be(keys):
+    wrong: list[tuple[tuple[object, ...], str]] = [
         (("",), "bad-key-name"),
         (("a" * 81,), "bad-key-name"),
         (("a\u202eb",), "bad-key-name"),
         (("shop", ["chat", "root"]), "bad-scope"),
         (("shop", []), "bad-scope"),
         (("shop", ["chat"], 0), "bad-limit"),
-    ],
-)
-def test_what_a_key_cannot_be(keys, arguments, code):
-    with pytest.raises(DeskError) as error:
-        keys.create(*arguments)
-    assert error.value.code == code
+    ]
+    for arguments, code in wrong:
+        with pytest.raises(DeskError) as error:
+            keys.create(*arguments)
+        assert error.value.code == code, arguments
     assert keys.all() == []
 
 

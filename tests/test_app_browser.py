@@ -12,12 +12,20 @@ from typing import Any
 import pytest
 from browser import NEEDS_BROWSER, Elements, Site, problems, until
 from quick_account import quick_account
+from selenium.webdriver import Keys as Key
 from selenium.webdriver.support.expected_conditions import alert_is_present
 
 from app.access.identity import Keys
 from app.storage.people import Accounts
 
 pytestmark = NEEDS_BROWSER
+TYPE = """
+const [field, text] = arguments;
+for (let end = 1; end <= text.length; end++) {
+  field.value = text.slice(0, end);
+  field.dispatchEvent(new Event("input", { bubbles: true }));
+}
+"""
 
 
 class Page(Elements):
@@ -154,6 +162,10 @@ def test_example_feedback_new_and_delete(page):
     page.press("#wd-transcript [data-value=down]")
     page.one(".wd-reason input").send_keys("too long\n")
     until(lambda: desk.said[-1][1:] == ("down", "too long"))
+    page.press("#wd-transcript [data-value=down]")
+    page.press("#wd-transcript [data-value=down]")
+    page.press(".wd-reason button[value='Out of date']")
+    until(lambda: desk.said[-1][1:] == ("down", "Out of date: too long"))
     page.driver.refresh()
     until(lambda: page.one("[data-value=down]").get_attribute("aria-pressed") == "true")
     page.press(".wd-new")
@@ -190,6 +202,32 @@ def test_a_conversation_is_found_renamed_deleted_and_brought_back(page):
     page.press(".wd-undo button")
     assert page.text("#wd-transcript .wd-bubble") == "Where is my zeppelin?"
     assert "The airship" in titles()
+
+
+def test_the_text_is_sent_after_a_pause_with_its_conversation_and_taken_back_when_it_is_cleared(page):
+    def type_at_once(text: str) -> None:
+        page.driver.execute_script(TYPE, page.one("#wd-box textarea"), text)
+
+    page.begin()
+    typed = page.site.desk.typed
+    typed.clear()
+    type_at_once("How long do returns")
+    until(lambda: typed)
+    page.one("#wd-box textarea").send_keys(Key.CONTROL, "a", Key.NULL, Key.BACKSPACE)
+    until(lambda: len(typed) == 2)
+    assert typed == [("How long do returns", None), ("", None)]
+    page.ask("Can I send a lamp back?")
+    page.one("#wd-transcript .wd-citation")
+    until(lambda: "#" in page.driver.current_url)
+    conversation = page.driver.current_url.partition("#")[2]
+    typed.clear()
+    type_at_once("And the shade of it")
+    until(lambda: typed)
+    assert page.one("#wd-box textarea").get_property("value") == "And the shade of it", "the answer is not disturbed"
+    assert [bubble.text for bubble in page.all("#wd-transcript .wd-bubble")] == ["Can I send a lamp back?"]
+    page.driver.get("about:blank")
+    until(lambda: len(typed) == 2)
+    assert typed == [("And the shade of it", conversation), ("", conversation)]
 
 
 def test_asking_again_and_changing_the_question(page):
@@ -281,21 +319,11 @@ def test_admin_needs_the_password_and_shows_the_numbers(page):
     alert.dismiss()
     page.go("/admin/accounts")
     assert "Ben" in page.text("tbody")
-    page.go("/admin/keys")
+    page.go("/admin/api")
     page.press("[aria-label='Revoke: tried out']")
     alert = until(lambda: alert_is_present()(page.driver))
     assert "This cannot be undone" in alert.text
     alert.accept()
     assert "no longer works" in page.text(".wd-done")
-    page.press(".wd-admin-head button")
-    page.one("#password")
-
-
-def test_an_empty_desk_offers_to_add_documents(page, monkeypatch):
-    monkeypatch.setattr(page.site.desk, "seeded", False)
-    page.go("/admin/")
-    page.one("#password").send_keys(page.site.password + "\n")
-    page.press(".wd-welcome a")
-    page.one("#upload")
     page.press(".wd-admin-head button")
     page.one("#password")

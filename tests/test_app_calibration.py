@@ -5,13 +5,18 @@ from dataclasses import replace
 import pytest
 
 from app.desk.calibration import (
+    FILE,
     SEARCH_FILE,
     SHIPPED_RANKER,
+    find_calibration,
     find_classifier,
     find_ranker,
     read_calibration,
+    setup_of,
+    write_calibration,
     write_classifier,
 )
+from app.desk.doctor import calibration
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from retrieval.answerability import rule_of_thumb
@@ -43,6 +48,20 @@ def test_a_file_that_cannot_be_read_is_an_error_that_says_what_to_do(tmp_path, t
         find_classifier(Settings(data_dir=tmp_path), "another", "ranker")
     with pytest.raises(DeskError, match="run `warmdesk calibrate` again"):
         read_calibration(tmp_path / "calibration.json")
+
+
+@pytest.mark.parametrize("rounding", [{"kv_storage": "int8"}, {"weights": "int8"}])
+def test_a_calibration_is_of_one_rounding(tmp_path, rounding):
+    """Was wrong once: the policy measured with exact KV was used with KV of 8 bits."""
+    settings, rounded = Settings(data_dir=tmp_path), Settings(data_dir=tmp_path, **rounding)
+    shipped = find_calibration(settings)
+    assert shipped is not None
+    assert find_calibration(rounded) == shipped, "better than none"
+    assert calibration(rounded) == f"{calibration(settings)}; measured without this rounding: warmdesk calibrate"
+    own = replace(shipped, setup=setup_of(rounded), policy="exact")
+    write_calibration(tmp_path / FILE, own)
+    assert (find_calibration(settings), find_calibration(rounded)) == (shipped, own)
+    assert calibration(rounded) == own.line()
 
 
 def test_a_ranker_of_the_operator_s_own_comes_before_the_shipped_one(tmp_path):

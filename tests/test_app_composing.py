@@ -40,6 +40,16 @@ def test_a_statement_is_shown_with_likely_neighbours_of_its_paragraph_in_their_o
     assert shown(said(YEARS, 9.0), said(PAPER, 9.0 - BESIDE / PER_LOGIT - 0.1)) == [YEARS], "too unlikely"
 
 
+def test_what_a_statement_refers_to_is_shown_with_it_although_it_is_long_or_in_another_paragraph():
+    steps = "1. Check the plug.\n2. " + " ".join(["Wait."] * TOGETHER)
+    still, price = "If it stays dark, call us.", "A new one costs 15 euros."
+    page = f"{steps}\n\n{still}\n\n{price}"
+    before, after, other = (said(text, 2.0, page=page) for text in (steps, still, price))
+    assert shown(replace(before, kind="procedure"), replace(after, logit=2.1), page=page) == [f"{steps}\n{still}"]
+    assert shown(replace(after, logit=2.1), other, page=page) == [still], "it is clear alone"
+    assert shown(replace(before, logit=2.1), after, page=page) == [steps], "the steps are clear without it"
+
+
 def test_another_statement_must_tell_what_is_missing():
     first = alone("Cards last.", 2.0, 2, HALF)
     assert shown(first, alone("Shoes fit.", 2.0, 3, REST)) == ["Cards last.", "Shoes fit."]

@@ -3,6 +3,8 @@
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from queue import SimpleQueue
+from types import SimpleNamespace
 
 import pytest
 from refusals import one_line
@@ -177,11 +179,30 @@ def test_conversations_that_nobody_used_are_removed(history, care, database):
         aged = update(ConversationRow).where(ConversationRow.id == old).values(updated=now - timedelta(days=31))
         session.execute(aged)
     dropped: list[str] = []
+    Housekeeping(care, lambda owner: True, 30).tidy(now + timedelta(days=9999), is_clock_set=False)
     for keep_days, kept in ((None, [old]), (32, [old]), (30, [])):
         Housekeeping(care, lambda owner: not dropped.append(owner), keep_days).tidy(now)  # type: ignore[func-returns-value]
         assert [one.id for one in history.conversations(BOB)] == kept
     assert dropped == [BOB]
     assert [one.id for one in history.conversations(ANN)] == [new]
+
+
+@pytest.mark.parametrize("clock_s", [0.0, 3600.0])
+def test_a_clock_that_is_wrong_at_the_start_removes_nothing(monkeypatch, clock_s):
+    monkeypatch.setattr("app.desk.repeating.CLOCK_S", clock_s)
+    told = SimpleQueue[bool]()
+    with every_minute(SimpleNamespace(tidy=lambda now, is_clock_set: told.put(is_clock_set))):  # type: ignore[arg-type]
+        assert told.get(timeout=30) == (clock_s == 0)
+
+
+def test_of_too_many_conversations_the_oldest_lose_what_was_computed(history, care, monkeypatch):
+    monkeypatch.setattr("app.desk.repeating.MOST_WATCHED", 1)
+    dropped = list[str]()
+    housekeeping = Housekeeping(care, lambda owner: dropped.append(owner) is None)
+    for owner in (ANN, BOB):
+        housekeeping.asked(asked(history, "x", owner=owner), owner)
+    housekeeping.tidy(datetime.now(UTC))
+    assert dropped == [ANN]
 
 
 def test_housekeeping_begins_at_once_and_survives_a_failure(history, care, database, monkeypatch):

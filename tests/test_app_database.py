@@ -358,6 +358,15 @@ def break_connections(postgres: PostgresServer) -> None:
 
 
 @ON_POSTGRES
+def test_a_lock_goes_with_its_connection_on_postgres(postgres, database):
+    with database.alone("documents") as is_ours:
+        assert is_ours()
+        break_connections(postgres)
+        with database.alone("documents") as is_theirs:
+            assert (is_ours(), is_ours(), is_theirs()) == (False, False, True)
+
+
+@ON_POSTGRES
 def test_a_connection_that_breaks_off_while_writing_on_postgres(postgres, database):
     def write() -> None:
         with database.write() as session:

@@ -192,7 +192,7 @@ def test_an_upload_while_documents_are_taken_in_leaves_nothing(tmp_path):
                 assert upload(client, name, "# B\n\nSecond.\n")["error"]["code"] == "ingestion-running"
             tried.add(stage)
 
-        desk.ingest([tmp_path], meanwhile)
+        desk.ingest([tmp_path], meanwhile, warm=False)  # while passages are encoded, nobody waits
         assert tried
         assert kept_files(desk) == {"a.md": "# A\n\nFirst.\n"}
 

@@ -12,10 +12,14 @@ from selenium.webdriver.support.wait import WebDriverWait
 pytestmark = NEEDS_BROWSER
 
 
+OPEN = "for (const one of document.querySelectorAll('details.wd-panel')) one.open = true"
+
+
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
+def site(chromium, tmp_path_factory):
     site = Site(tmp_path_factory.mktemp("desk"))
     yield site
+    chromium.forget()
     site.close()
 
 
@@ -29,6 +33,7 @@ def page(chromium, site):
         site.desk.listed[path] = fake_document(path, f"About {name}", collection=collection, number=number)
     chromium.sign_in(site)
     chromium.driver.get(site.url + "/admin/documents")
+    chromium.driver.execute_script(OPEN)
     yield chromium.driver
     chromium.leave()
 
@@ -67,7 +72,7 @@ def test_uploads_say_what_came_of_each_file_and_stay_said(page, site, tmp_path):
     ]
     until(lambda: "/desk/uploads/cards.md" in text(page, "#documents"))
     assert "3 documents" in text(page, ".wd-facts")
-    assert "2" in text(page, ".wd-collections tbody tr:last-child .wd-num")
+    assert "shop 2" in text(page, "#listed .wd-chips")
     assert list(site.desk.uploads) == ["unreadable.md", "cards.md"], "the large one was not sent"
     assert lines == text(page, "#progress").splitlines()
 
@@ -129,9 +134,10 @@ def test_a_website_is_tried_added_and_stopped(page, site):
 
 
 def test_a_collection_is_forgotten_after_a_question(page, site):
+    click(page, ".wd-chips [href$='collection=shop']")
     click(page, "[data-act=forget-collection][data-collection=shop]")
     assert "Delete every document of “shop” (1)?" in confirm(page)
-    until(lambda: "All documents of “shop” are deleted (1)" in text(page, "#collection-said"))
+    until(lambda: "All documents of “shop” are deleted (1)" in text(page, "#deleted"))
     until(lambda: "shop" not in text(page, "#documents"))
     assert list(site.desk.listed) == ["/help/plain.md"]
 

@@ -26,6 +26,7 @@ def desk(tmp_path, database_url):
         yield desk
 
 
+@ON_SQLITE
 def test_a_saved_pair_is_stored_written_indexed_encoded_and_asked_again(desk):
     stages: list[str] = []
     saved = desk.quality.save_faq(GALWAY, "ann", progress=lambda stage, done, total: stages.append(stage))
@@ -128,6 +129,7 @@ def test_a_changed_and_a_deleted_pair(desk):
         desk.quality.save_faq(GALWAY, "ann", other.id)
 
 
+@ON_SQLITE
 def test_a_forgotten_document_takes_its_pairs_along(desk):
     desk.quality.save_faq(GALWAY, "ann")
     said = finish(desk, GALWAY.question)
@@ -156,6 +158,7 @@ def test_a_pair_that_cannot_be_taken_in_is_not_kept(desk, monkeypatch):
         desk.quality.save_faq(FaqDraft(question="can a toaster be fixed in  Galway", answer="No."), "ann")
 
 
+@ON_SQLITE
 def test_vectors_of_another_embedder_are_made_again(tmp_path, database_url):
     with small_desk(tmp_path, database_url=database_url) as desk:
         desk.quality.save_faq(GALWAY, "ann")

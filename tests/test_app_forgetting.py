@@ -5,8 +5,9 @@ left (nothing), and what happens where that fails.
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from desks import finish, small_desk, write_pages
@@ -17,8 +18,10 @@ from test_app_neighbours import check, stored
 
 from app.answering.prepare import PreparedQuestion
 from app.desk.service import Service
+from app.domain.answers import Answer
 from app.domain.errors import DeskError
 from app.domain.progress import no_progress
+from app.knowledge import ingest
 from app.knowledge.forget import Footprint
 from app.knowledge.prompts import PassageText, PromptTurn
 from app.storage import tables
@@ -214,7 +217,7 @@ def test_a_removal_that_another_run_stops_changes_nothing_and_can_be_repeated(tm
             with pytest.raises(DeskError, match="already being ingested"):
                 desk.forget("secret.md")
 
-        desk.ingest([pages], meanwhile)
+        desk.ingest([pages], meanwhile, warm=False)  # while passages are encoded, nobody waits
         assert desk.library.passages_of(path)
         assert desk.history.quotes_of(path) == 1
         assert desk.forget("secret.md").removed.passages == 1
@@ -387,6 +390,33 @@ def test_a_question_that_had_read_the_document_is_answered_first(tmp_path, pages
             may_go_on.set()
             assert answer.result(20).citations[0].document == str(pages / "secret.md")
             changing.result(20)
+        assert modules(desk) == kept(desk)
+
+
+def test_a_question_asked_before_neighbours_are_chosen_leaves_no_module(tmp_path, pages, monkeypatch):
+    """It encodes a new passage without its neighbours: a module that no passage has then."""
+    with small_desk(tmp_path / "desk", pages=pages, neighbours=1) as desk, ThreadPoolExecutor(1) as pool:
+        desk.prepare()
+        questions, choose = desk._answering.questions, ingest.choose_neighbours
+        prepare, is_prepared, may_go_on = questions.prepare, threading.Event(), threading.Event()
+
+        def prepared(*given: object) -> PreparedQuestion:
+            found = prepare(*given)
+            is_prepared.set()
+            assert may_go_on.wait(20)
+            return found
+
+        def chosen(*given: Any) -> frozenset[str]:
+            answers.append(pool.submit(finish, desk, "What is the word of the day?"))
+            assert is_prepared.wait(20)
+            threading.Timer(0.3, may_go_on.set).start()
+            return choose(*given)
+
+        answers = list[Future[Answer]]()
+        monkeypatch.setattr(questions, "prepare", prepared)
+        monkeypatch.setattr(ingest, "choose_neighbours", chosen)
+        replaced(desk, pages / "secret.md")
+        assert answers[0].result(20).citations[0].document == str(pages / "secret.md")
         assert modules(desk) == kept(desk)
 
 

@@ -108,6 +108,22 @@ def test_the_queue_is_first_come_first_served(people):
     assert [one.handoff.conversation_id for one in people.agents.rows()] == [second, first]
 
 
+def test_who_waits_is_told_how_long_it_usually_takes(people):
+    """The median of those that were taken, once there are enough; who was not asked for did not wait."""
+    for minutes in (3, 90, 6):
+        conversation, number = people.waiting()
+        waiting = people.customers.handoff(conversation, ANN)
+        assert waiting is not None
+        assert waiting.usual_wait is None
+        people.now += timedelta(minutes=minutes)
+        people.agents.take(number, "ben")
+        people.agents.step_in(people.conversation(), ANN, "ben")
+    conversation, _ = people.waiting()
+    waiting = people.customers.handoff(conversation, ANN)
+    assert waiting is not None
+    assert (waiting.usual_wait, people.agents.num_waiting()) == (timedelta(minutes=6), 1)
+
+
 @ON_SQLITE
 def test_asking_twice_is_asking_once(people):
     conversation, number = people.waiting()

@@ -1,6 +1,7 @@
 """Documents coming in: what is counted, what goes and what stays, collections, room for modules, progress."""
 
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +230,8 @@ def test_a_drive_that_is_unmounted_in_the_middle_removes_nothing(tmp_path, pages
                 pages.rename(tmp_path / "away")
                 pages.mkdir()
 
+        for page in pages.iterdir():
+            page.write_text(f"{page.read_text()}\nAnd more.\n")
         report = desk.ingest([pages], unmount, sync=True)
         assert len(desk.documents()) == 4
     assert (report.documents, report.removed, len(report.failed)) == (1, 0, 3)
@@ -373,11 +376,15 @@ def test_a_passage_that_cannot_be_encoded_is_named_and_the_others_are_read(tmp_p
 # --- one run at a time -------------------------------------------------------------------------------------
 
 
-def test_one_run_at_a_time(tmp_path, pages):
-    codes: list[str] = []
+def test_one_run_at_a_time_except_for_encoding(tmp_path, pages):
+    codes, encoding = list[str](), list[int]()
     with small_desk(tmp_path / "desk", pages=pages / "returns.md") as desk:
 
         def another(stage: str, done: int, total: int) -> None:
+            if stage == "encoding":  # which keeps nobody from changing documents
+                desk.ingest([pages / "returns.md"], warm=False)
+                encoding.append(done)
+                return
             for attempt in (lambda: desk.ingest([pages]), lambda: desk.forget("returns.md")):
                 with pytest.raises(DeskError) as caught:
                     attempt()
@@ -386,8 +393,18 @@ def test_one_run_at_a_time(tmp_path, pages):
         report = desk.ingest([pages], another)
         assert report.documents == 4
         assert set(codes) == {"ingestion-running"}
+        assert encoding
         assert desk.ingest([pages]).unchanged == 4, "the lock is free again"
         assert desk.forget("returns.md").removed.passages == 1
+
+
+def test_a_run_whose_lock_is_lost_changes_nothing_more(tmp_path, pages, monkeypatch):
+    held = iter([True])
+    with small_desk(tmp_path / "desk") as desk:
+        monkeypatch.setattr(desk.library, "alone", lambda: nullcontext(lambda: next(held, False)))
+        with one_line("database-lost", "run the same again"):
+            desk.ingest([pages])
+        assert desk.documents() == []
 
 
 # --- what it is for ----------------------------------------------------------------------------------------

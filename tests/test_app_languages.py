@@ -179,7 +179,7 @@ def test_chinese_pages_hold_no_english_words_of_ours():
     admin |= {"axis": axis, "savings": make_savings(), "usage": UsageSpan(start=NOW, answers={"answered": 3})}
     admin |= {"ranges": RANGES, "here": "", "request_path": "", "did": None}
     admin |= {"ended_words": ENDED_WORDS, "numbers": dict.fromkeys(ENDED_WORDS, 3)}
-    shown = {"contacts": {}, "technical": True, "topics": ["问"], "has_older": True}
+    shown = {"contacts": {}, "technical": True, "has_older": True}
     pages = [
         render("chat/transcript.html", language="zh", turns=desk.turns("c"), **shown),
         render("chat/live.html", language="zh", question="问", text=""),

@@ -9,11 +9,13 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from app.domain.errors import DeskError
 from app.storage.data_folder import lock_data_folder
@@ -73,6 +75,15 @@ def test_free_after_the_block_and_after_an_error(tmp_path):
         with lock_data_folder(tmp_path, "warmdesk ingest"):
             pass
     assert [path.name for path in tmp_path.iterdir()] == ["warmdesk.lock"]
+
+
+def test_who_looks_whether_a_folder_is_held_is_in_nobodys_way(tmp_path, monkeypatch):
+    monkeypatch.setattr("app.storage.data_folder.LOOKED_S", 30)
+    look = FileLock(tmp_path / "warmdesk.lock", thread_local=False)
+    look.acquire()
+    threading.Timer(0.05, look.release).start()
+    with lock_data_folder(tmp_path, "warmdesk serve"):
+        pass
 
 
 def test_the_note_of_a_holder_may_be_missing_or_of_an_earlier_day(tmp_path):

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from app.api.chat import RunningAnswer
 from app.cli.options import fail
-from app.domain.logs import OfRequest, of_request, request_id, say
+from app.domain.logs import OfRequest, Recurring, of_request, request_id, say
 from app.web.document_routes import events
 from app.web.middleware import Opening
 from app.web.serve import DeskServer, RequestLog
@@ -282,3 +282,13 @@ def test_the_log_of_a_process_follows_its_settings(monkeypatch, capsys):
     assert "ValueError" in told[1]["exception"]
     assert SECRET not in str(told)
     assert len(told) == 2
+
+
+def test_repeated_work_that_fails_is_told_when_that_begins(caplog):
+    """Was wrong once: an engine that was down wrote a traceback every second."""
+    work = Recurring(logging.getLogger("app"), "the work failed")
+    for error in (ValueError("a"), ValueError("a"), ValueError("b"), None, ValueError("b")):
+        with work.trying():
+            if error is not None:
+                raise error
+    assert caplog.messages == ["the work failed"] * 3

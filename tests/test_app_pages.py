@@ -18,10 +18,9 @@ from app.domain.reuse_words import REASONS as REASON_WORDS
 from app.domain.reuse_words import reuse_line
 from app.domain.statistics import FirstTokenTimes, UsageSpan
 from app.domain.words import ago, count, milliseconds, percent, size
-from app.web.chat_flow import suggestions
 from app.web.rendering import Source, answer_html, linked, render
 
-PLAIN: dict[str, Any] = {"contacts": {}, "technical": False, "topics": (), "has_older": False}
+PLAIN: dict[str, Any] = {"contacts": {}, "technical": False, "has_older": False}
 
 
 def admin(name: str, overview: Overview) -> str:
@@ -225,15 +224,6 @@ def test_marks_that_overlap_or_lie_outside_are_drawn_once():
     assert Source(1, citation).quote == "a<mark>b&lt;cd&gt;ef</mark>"
     removed = replace(citation, quote="(removed)"[:3])
     assert Source(1, removed).quote == "(<mark>re</mark>"
-
-
-def test_suggestions_are_topics_that_the_question_does_not_name():
-    answer = make_answer("c", "m", "Can I return it?")
-    assert suggestions("What is this?", answer) == ["What members get"], "none of what was just cited"
-    other = replace(answer.citations[0], passage="Returns > How long? (2)", title="Returns", see_also=True)
-    short = replace(answer, citations=(other,))
-    assert suggestions("How long is it?", short) == ["Returns"]
-    assert suggestions("How long are returns?", short) == []
 
 
 @pytest.mark.parametrize(

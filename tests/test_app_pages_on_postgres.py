@@ -180,7 +180,7 @@ def test_numbers_and_settings_on_postgres(site):
     for page in ("modules", "modules/memory", "quality?days=3650", "faq?id=99999999999", "search?question=returns"):
         assert admin.get(f"/admin/{page}").status_code == 200, page
     form = {"name": "shop 退款", "scope": ["chat"], "per_minute": str(TOO_LARGE)}
-    assert admin.post("/admin/keys", data=form).status_code == 409
+    assert admin.post("/admin/api/keys", data=form).status_code == 409
     assert admin.get("/admin/audit", params={"before": TOO_LARGE}).status_code == 422
     assert admin.post("/admin/settings", data={"greeting": "Grüß Gott 退款"}).status_code == 303
     assert "Grüß Gott 退款" in admin.get("/admin/settings").text

@@ -11,11 +11,12 @@ GAP, OTHER_WORDS = "Which paint suits a cellar?", "Which cellar paint suits?"
 ANSWER = "Lime paint. <b>Not</b> oil."
 
 
-@pytest.fixture
-def desk(tmp_path):
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("desk")
     with small_desk(
-        tmp_path / "desk",
-        pages=write_pages(tmp_path / "pages"),
+        folder / "desk",
+        pages=write_pages(folder / "pages"),
         refuse_below=0.2,
         answer_above=2.0,
         answer_mode="quote",
@@ -24,7 +25,7 @@ def desk(tmp_path):
         yield desk
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def browser(desk, chromium):
     site = chromium.site = RealSite(desk, "admin")
     yield chromium

@@ -1,7 +1,7 @@
 """The line above the box of the chat in every state, and the agents' pages: what they show, and what they refuse."""
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from quick_account import quick_account
 from stored_answers import add_turn
 
 from app.access.limits import QuestionLimits
+from app.domain.answers import Handoff
 from app.domain.quality import FaqDraft
 from app.domain.settings import Settings
 from app.storage.history import History
@@ -21,6 +22,7 @@ from app.storage.people import Accounts
 from app.support.handoff import HandingOff
 from app.web.chat_flow import ChatFlow, Reader
 from app.web.chat_routes import HandoffView
+from app.web.rendering import preview, render
 
 READER = Reader(owner="v-ann", session="s")
 LIMITS = QuestionLimits(Settings(questions_per_minute=1000, answers_at_once=10))
@@ -56,6 +58,15 @@ def test_outside_of_hours_an_address_can_be_left():
     assert "Our team will write to ann@example.com." in check(left.html)
     chat.ask("And how?", conversation)
     assert len(chat.desk.streams) == 2  # the machine goes on
+
+
+def test_the_usual_wait_is_promised_for_an_hour_at_most():
+    waits = {timedelta(seconds=20): "takes 1 min.", timedelta(minutes=59.5): "takes 60 min.", timedelta(hours=2): None}
+    for usual, words in waits.items():
+        handed = Handoff(id=1, conversation_id="c", state="waiting", reason="button", requested=NOW, usual_wait=usual)
+        shown = {"handoff": handed, "offered": True, "is_open": True, "contacts": (), "problem": ""}
+        line = check(render("chat/handoff.html", language="en", **shown))
+        assert ("usually" in line, (words or "") in line) == (words is not None, True)
 
 
 def test_a_desk_without_people_offers_none():
@@ -97,6 +108,16 @@ def office(tmp_path_factory):
     site = Site(tmp_path_factory.mktemp("desk"))
     yield Office(site)
     site.close()
+
+
+def test_the_queue_shows_the_beginning_of_the_last_message_without_stars(office):
+    """Text of a customer stays as it was written."""
+    assert preview("Within **30 days**.\n\n- `Keep` it") == "Within 30 days. Keep it"
+    case, conversation = office.waiting()
+    office.customers.to_person("Where **is** it?", conversation, "v-ann")
+    assert '<p dir="auto">Where **is** it?</p>' in office.ann.get("/admin/queue").text
+    assert office.ann.get("/admin/queue/waiting").json() == {"waiting": 1}
+    office.ann.post(f"{case}/close", json={})
 
 
 def test_what_cannot_be_done_is_said_in_the_agents_language(office):
@@ -191,7 +212,7 @@ def test_a_transcript_names_the_agent_who_wrote(office):
     office.ann.post(f"{case}/answer", json={"text": "I look for it."})
     page = office.site.admin().get(f"/admin/conversations/{conversation}", headers={"accept": "text/html"}).text
     written = page[page.index("I look for it.") - 300 : page.index("I look for it.")]
-    assert "Ann</h3>" in written
+    assert "Ann <time" in written
     made = page[page.index("How this answer was made") :]
     for shown in ("similarity 0.33", "Prompt tokens", "returns.md", "Find passages", "evicted"):
         assert shown in made

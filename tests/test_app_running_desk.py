@@ -1,5 +1,6 @@
 """Commands beside a desk that is being served, and for synchronised folders: handed over, and clear errors."""
 
+import asyncio
 import json
 import os
 import threading
@@ -182,6 +183,27 @@ def test_work_for_a_command_ends_when_that_is_stopped(tmp_path):
     assert ended.wait(10)
 
 
+def test_reports_that_nobody_reads_take_no_memory(monkeypatch):
+    monkeypatch.setattr("app.web.document_routes.MOST_WAITING", 2)
+    done = threading.Event()
+
+    def work(report: Any) -> str:
+        for number in range(9):
+            report("reading", number, 9)
+        report("answering", 0, 1, piece="a")
+        done.set()
+        return "all"
+
+    async def read(answer: Any) -> list[dict[str, Any]]:
+        return [json.loads(line) async for line in answer.body_iterator]
+
+    answer = events(work)
+    assert done.wait(30)
+    lines = asyncio.run(read(answer))
+    assert [one.get("done") for one in lines] == [0, 1, 0, None]
+    assert (lines[2]["piece"], lines[3]["result"]) == ("a", "all")
+
+
 def test_errors_of_the_desk_are_those_of_the_command(tmp_path, run):
     (tmp_path / "crash.md").write_text("# Crash\n")
     (tmp_path / "unreadable.md").write_text("")
@@ -216,6 +238,8 @@ def test_what_a_killed_process_left_is_no_desk_and_is_in_nobodys_way(tmp_path):
         assert find_running(tmp_path) is None
     assert asked == []
     assert (tmp_path / SOCKET_FILE).is_socket()
+    with lock_data_folder(tmp_path, "warmdesk ingest"):
+        assert find_running(tmp_path) is None, "it was wrong once: commands said that the server was lost"
     with served(tmp_path, FakeDesk()):
         assert find_running(tmp_path) is not None
 

@@ -9,9 +9,9 @@ from desk_site import Site
 from fastapi.testclient import TestClient
 
 from app.domain.setting_types import lines_of, table_of, text_of
-from app.domain.settings import GROUPS, SETTINGS_FILE, Settings, load_settings
+from app.domain.settings import SETTINGS_FILE, Settings, load_settings
 from app.storage.files import SettingsFile
-from app.web.settings_routes import COSTLY, EDITABLE, setting_rows
+from app.web.settings_routes import COSTLY, EDITABLE, ORDER, setting_rows
 
 PAGE = "/admin/settings"
 CLOSED = {
@@ -112,7 +112,7 @@ def test_each_group_has_one_form_and_only_changed_fields_are_written(site, admin
     """A form sends all fields of its group. Another admin may have changed one of them in the meantime."""
     forms = [form for form in parsed(admin.get(PAGE).text).select("form.wd-settings") if form.select("[type=submit]")]
     shown = [{one["name"] for one in form.select("[name]:not([type=hidden])")} for form in forms]
-    assert shown == [keys for group in GROUPS if (keys := EDITABLE & group.model_fields.keys())]
+    assert shown == [keys for group in ORDER if (keys := EDITABLE & group.model_fields.keys())]
     privacy, search = (
         next(form for form in forms if form.select(f"[name={key}]")) for key in ("keep_days", "passages")
     )
@@ -124,6 +124,17 @@ def test_each_group_has_one_form_and_only_changed_fields_are_written(site, admin
     assert save(admin, **sent_by(privacy) | {"keep_days": "9"}).status_code == 303
     written = tomllib.loads(site.settings.settings_file.read_text())
     assert written == {"passages": 7, "prefetch": False, "keep_days": 9}
+
+
+def test_what_is_rarely_changed_is_folded_unless_it_was_changed(site, admin):
+    def folded() -> set[str]:
+        return {one.h2.text for one in parsed(admin.get(PAGE).text).select("details:not([open])")}
+
+    rare = {"Search", "Language model", "Memory and disk", "Several engines", "Server and data"}
+    assert folded() == rare
+    assert save(admin, passages="7").status_code == 303
+    assert folded() == rare - {"Search"}
+    assert '<details class="wd-panel" open><summary><h2>Search' in save(admin, passages="0").text
 
 
 def test_one_wrong_field_keeps_all_fields_of_its_form_from_being_written(site, admin):
@@ -234,3 +245,12 @@ def test_secrets_are_never_shown(tmp_path, monkeypatch):
     for key in ("answer_mode", "temperature"):  # a variable and a flag win over the file
         assert f'name="{key}"' not in page
     assert "default: 0.0" in page
+
+
+def test_a_link_to_the_settings_stays(tmp_path):
+    target, link = tmp_path / "etc.toml", tmp_path / "warmdesk.toml"
+    target.write_text("# of the administrator\n")
+    link.symlink_to(target)
+    SettingsFile(link).change({"port": "8000"})
+    assert link.is_symlink()
+    assert target.read_text() == "# of the administrator\nport = 8000\n"

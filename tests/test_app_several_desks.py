@@ -5,12 +5,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from desks import finish, small_desk
 from fake_server import FakeServer, stream, whole
 from forgetting import NOTHING, SECRET, files_with, kept, modules, write_secret
 from refusals import one_line
+from waiting import wait_until
 
 from app.desk import repeating as following_file
 from app.desk.repeating import following
@@ -217,6 +219,25 @@ def test_an_uploaded_file_goes_from_the_desk_that_kept_it_on_postgres(desks, mon
     with looking(other, monkeypatch):
         one.forget("plans.md")
     assert not kept_file.exists()
+
+
+def test_a_desk_that_waits_for_answers_is_there_to_the_others(monkeypatch):
+    monkeypatch.setattr(following_file, "ALIVE_EVERY_S", 0.01)
+    monkeypatch.setattr(following_file, "FOLLOW_EVERY_S", 0.01)
+    noted, changes, waits = list[int](), [0], threading.Event()
+    library = SimpleNamespace(generation=lambda: changes[-1])
+    desks = SimpleNamespace(note=noted.append)
+    one = following_file.Following(library, desks, lambda: None, lambda: None)  # type: ignore[arg-type]
+    with following(one, lambda: True):
+        wait_until(lambda: bool(noted))
+        one._follow = waits.wait  # type: ignore[assignment]
+        changes.append(1)
+        wait_until(one._lock.locked)
+        before = len(noted)
+        wait_until(lambda: len(noted) > before + 2)
+        assert set(noted) == {0}
+        waits.set()
+        wait_until(lambda: noted[-1] == 1)
 
 
 def test_the_faq_is_one_document_of_all_desks_on_postgres(desks):

@@ -16,8 +16,9 @@ from app.domain.callers import SCHEDULE
 from app.domain.documents import SyncedFolder, SyncResult, UnreadFile
 from app.domain.errors import DeskError
 from app.domain.progress import Progress
-from app.knowledge.ingest import KEPT_FILES, IngestReport, result_of
+from app.knowledge.ingest import IngestReport
 from app.knowledge.uploads import FAILED, SyncStopped
+from app.knowledge.websites import KEPT_FILES, result_of
 from app.storage.faq import SyncedFolderTable
 from app.storage.people import Audit
 
@@ -87,6 +88,7 @@ def test_the_next_reading_is_due_when_its_time_has_come(desk, pages):
     table = SyncedFolderTable(desk.database)
     assert table.due(one.next_run - timedelta(seconds=1)) == []
     assert table.due(one.next_run) == [one]
+    assert table.due(one.next_run - timedelta(minutes=31)) == [one], "the clock was set back"
 
 
 def test_saving_again_changes_how_it_is_read_and_keeps_the_last_result(desk, pages):
@@ -244,7 +246,7 @@ def test_beside_another_ingest_or_stopped_it_is_due_and_no_failure(desk, pages):
         desk.synced.run_due()
         assert stored(desk, pages) == due
 
-    desk.ingest([pages], meanwhile)
+    desk.ingest([pages], meanwhile, warm=False)  # while passages are encoded, nobody waits
     desk.synced.run_due()
     assert counts(stored(desk, pages).last_result) == (0, 0, 0, 4)
 

@@ -156,6 +156,20 @@ def test_a_late_success_ends_it(desk, receiver):
 
 
 @ON_SQLITE
+def test_neither_an_odd_error_nor_a_clock_that_is_set_back_stops_it(desk, receiver, monkeypatch):
+    def odd(*given: object, **named: object) -> None:
+        raise ValueError("an odd address")
+
+    desk.hand_off()
+    with monkeypatch.context() as patch:
+        patch.setattr(desk.sender._client, "post", odd)
+        desk.sender.send_due()
+    assert desk.state() == ("due", 1, "an odd address")
+    desk.now -= timedelta(days=300)
+    assert desk.sender.send_due() == 1
+
+
+@ON_SQLITE
 def test_redirects_are_not_followed(desk, receiver):
     desk.hand_off()
     receiver.status = 307

@@ -17,15 +17,17 @@ SECRET = "s" * 32
 
 
 class ShopPage(BaseHTTPRequestHandler):
-    """A company's page with a strict policy of its own. /TOKEN hands a signed token over, /light and /dark a theme."""
+    """A page with a strict policy of its own. /TOKEN hands a signed token over, /dark a theme. /night is black."""
 
     desk = ""
 
     def do_GET(self) -> None:
-        theme = f'data-theme="{self.path[1:]}"' if self.path in ("/light", "/dark") else ""
+        theme = 'data-theme="dark"' if self.path == "/dark" else ""
+        colour = "black" if self.path == "/night" else ""
         token = f'data-visitor="{self.path[1:]}"' if "." in self.path else ""
         page = (
-            f'<!doctype html><html lang="en"><title>Shop</title><h1>Shop</h1><a href="#top">Top</a>'
+            f'<!doctype html><html lang="en"><title>Shop</title><body bgcolor="{colour}">'
+            f'<h1>Shop</h1><a href="#top">Top</a>'
             f'<script src="{self.desk}/widget.js" data-language="en" {token} {theme} async></script>'
         )
         self.send_response(200)
@@ -225,12 +227,12 @@ def test_a_light_shop_has_a_light_chat_on_a_dark_system(widget):
     dark = {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
     widget.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
     colours = {}
-    for theme in ("", "light", "dark"):
+    for theme in ("", "dark", "night"):
         widget.open(theme)
         widget.one("#wd-box")
         colours[theme] = widget.driver.execute_script("return getComputedStyle(document.body).backgroundColor")
     widget.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-    assert colours == {"": "rgb(27, 26, 24)", "light": "rgb(247, 245, 242)", "dark": "rgb(27, 26, 24)"}
+    assert colours == {"": "rgb(247, 245, 242)", "dark": "rgb(27, 26, 24)", "night": "rgb(27, 26, 24)"}
 
 
 def test_what_is_kept_is_deleted_after_a_second_click(widget):

@@ -12,7 +12,7 @@ ROOMS = {
     "app.cli": "evals app.web app.training app.pml app.desk app.support app.access app.lookups app.storage app.domain "
     "cache retrieval",
     "evals.gpu": "evals.speed evals.peers evals.report app.domain cache",
-    "evals.speed": "evals.peers evals.report app.pml app.domain cache",
+    "evals.speed": "evals.peers evals.report app.pml app.domain cache retrieval",
     "evals.peers": "app.domain cache durable",
     "evals.answers": "evals.report app.training app.desk app.answering app.knowledge app.storage "
     "app.domain cache retrieval",

@@ -307,7 +307,7 @@ def test_any_history_gives_every_pass_the_rows_it_reads(made, tmp_path, host, di
     store = store_of(45, host * SHAPE.bytes_per_token, tmp_path if disk else None, storage)
     pinned: dict[str, CacheEntry] = {}
     random = Random(host)
-    for action in random.choices(ACTIONS, k=200):
+    for action in random.choices(ACTIONS, k=120):
         name, number = random.choice("abcdef"), random.randint(1, 3)
         segment, reads = named(name), {e.extent: rounded(rows_of(named(n)), storage) for n, e in pinned.items()}
         key = store.key(segment)

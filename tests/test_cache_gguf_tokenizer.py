@@ -5,7 +5,7 @@ from typing import Any
 
 import gguf
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import TokenizersBackend
@@ -103,6 +103,7 @@ PIECES = st.sampled_from(
 HOSTILE = st.lists(PIECES | st.text(max_size=9), max_size=12).map("".join)
 
 
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_tokens_are_those_of_transformers(both, data):
     own, theirs = both

@@ -50,7 +50,7 @@ class Graphs:
         return replay
 
 
-def graphed(family: str, graphs: Any, buckets: Sequence[Bucket] = SMALL, layers: int = 2) -> LanguageModel:
+def graphed(family: str, graphs: Any, buckets: Sequence[Bucket] = SMALL, layers: int = 1) -> LanguageModel:
     return build(family, layers=layers, kind=TiledPass, capture=graphs, buckets=buckets)
 
 
@@ -79,7 +79,7 @@ class Pair(NamedTuple):
 @pytest.fixture(scope="module")
 def pair():
     graphs = Graphs()
-    model, plain = graphed("multi-query", graphs, layers=1), build("multi-query", layers=1)
+    model, plain = graphed("multi-query", graphs), build("multi-query", layers=1)
     arena, plain_arena = arena_of(model), arena_of(plain)
     model.prepare(arena)
     for mine, theirs in zip((*arena.keys, *arena.values), (*plain_arena.keys, *plain_arena.values), strict=True):
@@ -117,7 +117,7 @@ PLAN = plan_of(SYSTEM, B, A, "Q?")
 
 def test_answers_equal_one_forward_with_the_block_mask():
     graphs = Graphs()
-    model = graphed("multi-query", graphs, [Bucket(2, 8)])
+    model = graphed("multi-query", graphs, [Bucket(2, 8)], layers=2)
     recorder = Recorder(model)
     with running(model) as engine:
         answer(engine, PLAN, 2)
@@ -182,7 +182,7 @@ def test_other_passes_are_not_replayed(case, pair):
 
 def test_a_replay_starts_after_all_copies(monkeypatch):
     graphs = Graphs()
-    model = graphed("multi-query", graphs)
+    model = graphed("multi-query", graphs, layers=2)
     late, there = arena_of(model), arena_of(model)
     model.prepare(late)
     rows = torch.randn(2, 40, model.info.kv.kv_heads, model.info.kv.head_dim)

@@ -27,7 +27,7 @@ from cache.engine.waiting import RowScoring
 from cache.errors import CapacityError
 
 CPU = torch.device("cpu")
-PAGES = [make_segment(f"page {n}", f"Page {n}: " + "returns take a while. " * n, SYSTEM) for n in range(4)]
+PAGES = [make_segment(f"page {n}", f"Page {n}: " + "returns wait. " * n, SYSTEM) for n in range(4)]
 
 
 def short_of_memory(model: Any, monkeypatch: pytest.MonkeyPatch, fails: Callable[[list[int]], bool]) -> None:
@@ -52,7 +52,7 @@ def short_of_memory(model: Any, monkeypatch: pytest.MonkeyPatch, fails: Callable
 def ask_all(engine: Engine, **sampling: Any) -> list[Generation]:
     """Questions behind modules that are there, and those that are not, one of them recomputed where it is looked at."""
     requests = [
-        Request(plan=plan_of(SYSTEM, page, A, f"{n}. {QUESTION}"), sampling=Sampling(max_tokens=9, **sampling))
+        Request(plan=plan_of(SYSTEM, page, A, f"{n}. {QUESTION}"), sampling=Sampling(max_tokens=6, **sampling))
         for n, page in enumerate(PAGES)
     ]
     looked_at = Request(

@@ -12,7 +12,7 @@ from cache.engine.request import Generation, Request, Reuse
 from cache.engine.running import PAGE, Running
 from cache.memory.store import Store
 
-LONG = 4 * PAGE
+LONG = 3 * PAGE
 
 
 def engine_of(slots: int) -> Engine:

@@ -228,6 +228,14 @@ def test_a_store_that_does_not_answer_once_loses_no_file(location, monkeypatch):
     store.close()
 
 
+def test_headers_that_cannot_be_read_are_read_the_next_time(location, monkeypatch, caplog):
+    tier = SharedTier(location, 1 << 20)
+    with monkeypatch.context() as patch:
+        patch.setattr(tier, "_read_headers", lambda: 1 / 0)
+        tier.refresh()
+    assert "cannot be listed: division by zero" in caplog.text
+
+
 def test_a_location_that_cannot_be_opened_is_named():
     with pytest.raises(CacheError, match=r"the shared modules in foo://x cannot be opened: .*foo"):
         SharedTier("foo://x", 1)

@@ -32,19 +32,19 @@ EXAMPLE = TrainingExample(prefix=PREFIX, modules=MODULES, left_contexts=LEFT_CON
 SCHEDULE = Schedule(steps=6, warmup=2, evaluate_every=3, learning_rate=5e-3)
 
 
-def training(
-    folder: Path, schedule: Schedule = SCHEDULE, example: TrainingExample = EXAMPLE, subject: str = "tiny"
-) -> AdapterTraining:
-    def example_at(step: int) -> TrainingExample:
-        return replace(example, gaps=(step % 3, 0, 1))
+def training(folder: Path, schedule: Schedule = SCHEDULE, layers: int = 1, subject: str = "tiny") -> AdapterTraining:
+    """layers: with one, modules are the same whether they are encoded alone or not."""
 
-    return AdapterTraining(stock(layers=2), example_at, [example], schedule, folder, subject=subject)
+    def example_at(step: int) -> TrainingExample:
+        return replace(EXAMPLE, gaps=(step % 3, 0, 1))
+
+    return AdapterTraining(stock(layers=layers), example_at, [EXAMPLE], schedule, folder, subject=subject)
 
 
 @pytest.mark.parametrize("left_contexts", [LEFT_CONTEXTS, (LEFT_CONTEXTS[0], (), LEFT_CONTEXTS[0])])
 def test_a_query_sees_what_a_request_sees(left_contexts, tmp_path):
     system = Segment(name="s", tokens=PREFIX)
-    logits = training(tmp_path)._model.logits(replace(EXAMPLE, left_contexts=left_contexts), modular=True)
+    logits = training(tmp_path, layers=2)._model.logits(replace(EXAMPLE, left_contexts=left_contexts), modular=True)
     row = -1
     for query in QUERIES:
         spans, at = [Span(start=0, tokens=PREFIX, segment=system)], len(PREFIX)
@@ -92,7 +92,7 @@ def expected_loss(said: torch.Tensor) -> float:
 @pytest.mark.parametrize("objective", ["answers", "distil"])
 def test_training_lowers_the_loss_and_keeps_the_adapter(objective, tmp_path):
     seen: list[TrainingProgress] = []
-    one = training(tmp_path, replace(SCHEDULE, steps=15, objective=objective))
+    one = training(tmp_path, replace(SCHEDULE, steps=15, objective=objective), layers=2)
     modular, full = (one._model.logits(EXAMPLE, modular=modular).log_softmax(-1) for modular in (True, False))
     if objective == "answers":
         before = (expected_loss(modular) + expected_loss(full)) / 2
@@ -135,8 +135,8 @@ def test_examples_of_a_step_count_alike(objective, tmp_path, monkeypatch):
 def test_full_attention_is_held_to_the_model_without_the_adapter(tmp_path):
     moved: list[float] = []
     for weight in (0.0, 10.0):
-        schedule = replace(SCHEDULE, steps=10, objective="distil", anchor_weight=weight)
-        one = training(tmp_path / str(weight), schedule)
+        schedule = replace(SCHEDULE, steps=8, objective="distil", anchor_weight=weight)
+        one = training(tmp_path / str(weight), schedule, layers=2)
         before = one._model.logits(EXAMPLE, modular=False)
         one.run(lambda progress: None)
         moved.append(divergence(before, one._model.logits(EXAMPLE, modular=False)).item())
@@ -144,7 +144,8 @@ def test_full_attention_is_held_to_the_model_without_the_adapter(tmp_path):
 
 
 def test_how_far_full_attention_moved_is_told_apart(tmp_path):
-    one = training(tmp_path, replace(SCHEDULE, steps=8, evaluate_every=8, objective="distil", learning_rate=1e-3))
+    schedule = replace(SCHEDULE, steps=8, evaluate_every=8, objective="distil", learning_rate=1e-3)
+    one = training(tmp_path, schedule, layers=2)
     before = one._model.logits(EXAMPLE, modular=False)
     one.run(lambda progress: None)
     assert one.state.best < (one.state.before or 0), "the last one is kept"
@@ -157,7 +158,7 @@ def test_how_far_full_attention_moved_is_told_apart(tmp_path):
 
 
 def test_the_optimizer_keeps_what_the_model_rounds(tmp_path):
-    hf = stock(dtype=torch.bfloat16, layers=2)
+    hf = stock(dtype=torch.bfloat16, layers=1)
     one = AdapterTraining(hf, lambda number: EXAMPLE, [EXAMPLE], SCHEDULE, tmp_path, subject="tiny")
     one.run(lambda progress: None)
     rounded = [parameter.bfloat16() for parameter in one._parameters]
@@ -236,7 +237,8 @@ def test_training_ends_when_the_held_out_loss_no_longer_falls(tmp_path):
 
 
 def test_training_that_does_harm_leaves_an_adapter_that_changes_nothing(tmp_path):
-    one = training(tmp_path, replace(SCHEDULE, steps=60, patience=2, learning_rate=1.0, objective="distil"))
+    schedule = replace(SCHEDULE, steps=60, patience=2, learning_rate=1.0, objective="distil")
+    one = training(tmp_path, schedule, layers=2)
     one.run(lambda progress: None)
     assert one.state.best == one.state.before
     assert one.state.held_out > one.state.best
@@ -248,13 +250,13 @@ def test_training_that_does_harm_leaves_an_adapter_that_changes_nothing(tmp_path
 def test_a_merged_adapter_answers_as_the_trained_model(tmp_path):
     one = training(tmp_path, replace(SCHEDULE, steps=20, evaluate_every=20, modular_share=1.0))
     one.run(lambda progress: None)
-    merged, fingerprint = merge_adapter(stock(layers=2), tmp_path)
+    merged, fingerprint = merge_adapter(stock(layers=1), tmp_path)
     example = replace(EXAMPLE, gaps=(0, 0, 0), queries=QUERIES[:1])
     packed = pack(example, modular=False)
     with torch.no_grad():
         trained = one._model.logits(example, modular=False)[-1]
         logits = merged(input_ids=packed.tokens, position_ids=packed.positions, use_cache=False).logits[0, -1]
-        plain = stock(layers=2)(input_ids=packed.tokens).logits[0, -1]
+        plain = stock(layers=1)(input_ids=packed.tokens).logits[0, -1]
     assert fingerprint == adapter_fingerprint(tmp_path)
     assert (trained - plain).abs().max() > 0.1
     assert (trained - logits).abs().max() < 0.1, "half precision on disk"
@@ -263,10 +265,10 @@ def test_a_merged_adapter_answers_as_the_trained_model(tmp_path):
 def test_an_adapter_on_top_of_another_brings_it_along(tmp_path):
     for name, seed in (("first", 0), ("second", 1)):
         training(tmp_path / name, replace(SCHEDULE, seed=seed)).run(lambda progress: None)
-    plain, fingerprint = merge_adapter(stock(layers=2), tmp_path / "second")
-    expected, _ = merge_adapter(merge_adapter(stock(layers=2), tmp_path / "first")[0], tmp_path / "second")
+    plain, fingerprint = merge_adapter(stock(layers=1), tmp_path / "second")
+    expected, _ = merge_adapter(merge_adapter(stock(layers=1), tmp_path / "first")[0], tmp_path / "second")
     keep_base(tmp_path / "second", tmp_path / "first")
-    both, other = merge_adapter(stock(layers=2), tmp_path / "second")
+    both, other = merge_adapter(stock(layers=1), tmp_path / "second")
     for name, weights in both.state_dict().items():
         assert torch.equal(weights, expected.state_dict()[name]), name
     assert other != fingerprint
@@ -280,16 +282,16 @@ def test_an_adapter_on_top_of_another_brings_it_along(tmp_path):
 def test_an_adapter_is_merged_as_by_peft_and_without_it(tmp_path, monkeypatch):
     """Was wrong once: peft took three of the engine's 15 seconds at each start."""
     training(tmp_path).run(lambda progress: None)
-    by_peft = PeftModel.from_pretrained(stock(layers=2), tmp_path).merge_and_unload().state_dict()
+    by_peft = PeftModel.from_pretrained(stock(layers=1), tmp_path).merge_and_unload().state_dict()
     monkeypatch.setitem(sys.modules, "peft", None)
-    merged = merge_adapter(stock(layers=2), tmp_path)[0].state_dict()
+    merged = merge_adapter(stock(layers=1), tmp_path)[0].state_dict()
     assert merged.keys() == by_peft.keys()
     assert all(torch.equal(weight, by_peft[name]) for name, weight in merged.items())
-    assert any(not torch.equal(weight, merged[name]) for name, weight in stock(layers=2).state_dict().items())
+    assert any(not torch.equal(weight, merged[name]) for name, weight in stock(layers=1).state_dict().items())
     config = tmp_path / "adapter_config.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"use_rslora": True}))
     with pytest.raises(ImportError, match="peft"):
-        merge_adapter(stock(layers=2), tmp_path)
+        merge_adapter(stock(layers=1), tmp_path)
 
 
 @pytest.mark.parametrize("changed", ["adapter_config.json", "adapter_model.safetensors", "base/adapter_config.json"])
@@ -306,7 +308,7 @@ def test_every_file_of_an_adapter_is_part_of_its_fingerprint(tmp_path, changed):
 
 def test_what_is_no_adapter_is_refused_in_one_line(tmp_path):
     with pytest.raises(ModelError, match="there is no adapter in"):
-        merge_adapter(stock(layers=2), tmp_path)
+        merge_adapter(stock(layers=1), tmp_path)
     one = training(tmp_path)
     one.run(lambda progress: None)
     with pytest.raises(ModelError, match="does not fit the model") as caught:
@@ -314,7 +316,7 @@ def test_what_is_no_adapter_is_refused_in_one_line(tmp_path):
     assert "\n" not in str(caught.value)
     (tmp_path / "adapter_model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1")
     with pytest.raises(ModelError, match="does not fit the model"):
-        merge_adapter(stock(layers=2), tmp_path)
+        merge_adapter(stock(layers=1), tmp_path)
     with pytest.raises(ModelError, match=r"cannot encode passages separately.*sliding window"):
         AdapterTraining(stock("gemma2"), lambda step: EXAMPLE, [EXAMPLE], SCHEDULE, tmp_path / "x", subject="tiny")
     with pytest.raises(ModelError, match="has none of the layers"):

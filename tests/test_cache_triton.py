@@ -98,18 +98,17 @@ def both(
     return outs
 
 
-@settings(max_examples=10, deadline=None)
-@given(chunks=passes(), most_keys=st.sampled_from([16, 40, 512]))
-def test_items_of_all_kinds_equal_the_plain_kernel(chunks, most_keys):
-    out, expected = both(chunks, most_keys=most_keys)
-    torch.testing.assert_close(out, expected, atol=TOLERANCE, rtol=TOLERANCE)
-
-
-@settings(max_examples=5, deadline=None)
-@given(chunks=passes(), steepest=st.sampled_from([0.01, 1.0]))
-def test_alibi_equals_the_plain_kernel(chunks, steepest):
-    slopes = steepest / 2 ** torch.arange(2, dtype=torch.float32)
-    out, expected = both(chunks, kv_heads=2, group=1, most_keys=40, slopes=slopes)
+@settings(max_examples=9, deadline=None)
+@given(
+    chunks=passes(),
+    most_keys=st.sampled_from([16, 40, 512]),
+    heads=st.sampled_from([(1, 2, None), (2, 1, 0.01), (2, 1, 1.0)]),
+)
+def test_items_of_all_kinds_equal_the_plain_kernel(chunks, most_keys, heads):
+    """Also those of models with ALiBi, whose scores fall with the distance."""
+    kv_heads, group, steepest = heads
+    slopes = None if steepest is None else steepest / 2 ** torch.arange(2, dtype=torch.float32)
+    out, expected = both(chunks, kv_heads=kv_heads, group=group, most_keys=most_keys, slopes=slopes)
     torch.testing.assert_close(out, expected, atol=TOLERANCE, rtol=TOLERANCE)
 
 
@@ -122,7 +121,7 @@ CHUNKS = [
 """With a prompt that is longer than a tile and has more rows than one."""
 
 
-@pytest.mark.parametrize("shape", [(3, 80, None), (3, 256, None), (7, 10, 16), (20, 10, 16), (1, 10, 3)])
+@pytest.mark.parametrize("shape", [(3, 80, None), (20, 10, 16), (1, 256, 3)])
 def test_groups_and_sizes_of_heads_and_partial_results(shape, monkeypatch):
     group, size, most_keys = shape
     monkeypatch.setattr(triton_kernels, "MOST_PROGRAMS", 3)  # fewer than tiles

@@ -21,7 +21,7 @@ from evals.peers.llama_cpp import LlamaCpp, LlamaServer, resident_bytes
 from evals.peers.random_prompts import RandomDocuments, no_stop_tokens
 from evals.peers.transformers_peer import ContinuousBatching, TransformersPeer
 from evals.report import draw_eviction, draw_latency, read_section, write_section
-from evals.speed import decode, desk, eviction, floor, latency, memory, throughput, use_cases
+from evals.speed import decode, desk, eviction, floor, index, latency, memory, throughput, use_cases
 from evals.speed.floor import ModelCost
 from evals.speed.models import Deadline, Measured
 from evals.speed.throughput import LoadTest, run_load
@@ -71,6 +71,14 @@ def test_the_floor_of_the_machine_is_measured(monkeypatch):
     assert found.flops > 0
     assert set(floor.describe_floor(found)) == {"threads", "memory_gb_per_s", "products_gop_per_s", "products"}
     assert floor.allowed(ModelCost.of(stock()), found, 100)["decode_tokens_per_s"] > 0
+
+
+def test_indexes_of_made_up_passages_are_measured():
+    result = index.measure_index(300, 30, 2)
+    rows = {row["what"]: row for row in json.loads(json.dumps(result))["rows"]}
+    assert {what: row["windows"] for what, row in rows.items()} == {"vectors": 300, "keywords": 30}
+    assert all(row["search"] > 0 and row["load"] > 0 for row in rows.values())
+    assert "| vectors | 300 |" in index.markdown(result, "warmdesk bench index")
 
 
 def test_limits_and_costs_of_packed_weights(models, tmp_path, monkeypatch):

@@ -1,8 +1,6 @@
 """Where a model's files are, their digests and tokenizers, and where weights go."""
 
 import os
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,17 +14,6 @@ from cache.memory.keys import file_digest
 from cache.model import loading
 from cache.model.loading import ModelSource, load_positions, load_stock, load_tokenizer, stored_digest
 from cache.prompt.parts import Text
-
-
-def test_the_bundled_model_needs_no_transformers(bundled_model):
-    """Was wrong once: its import was a quarter of the time that `warmdesk ask` takes."""
-    program = (
-        "import sys; from pathlib import Path; from cache.model.loading import load_model; "
-        "load_model(None, device='cpu', converted=Path(sys.argv[1])).tokenizer.decode([5]); print(*sys.modules)"
-    )
-    command = [sys.executable, "-c", program, str(bundled_model.parent)]
-    imported = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    assert not {"transformers", "sentence_transformers", "huggingface_hub", "sympy", "scipy"}.intersection(imported)
 
 
 def test_a_tokenizer_needs_no_model_code(bundled_model):

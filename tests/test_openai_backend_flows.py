@@ -155,16 +155,17 @@ def test_openai_flows_say_that_an_answer_was_cut(desk, server):
 # --- what goes wrong -----------------------------------------------------------------------------------------
 
 FAILING = [
-    (httpx.ConnectError("refused"), "cannot be reached (refused): start it", 503),
-    (httpx.Response(400, json={"error": "maximum context length is 9"}), "the prompt is too long for m", 400),
-    (httpx.Response(429, headers={"retry-after": "99"}), "is busy (429): try again soon", 429),
-    (stream([words("Returns take thirty days. ")], "break"), "broke off in the middle of an answer: ask again", 503),
-    (SILENT, "returned an empty answer: ask again", 503),
+    (httpx.ConnectError("refused"), "cannot be reached (refused): start it", 503, "5"),
+    (httpx.Response(400, json={"error": "maximum context length is 9"}), "the prompt is too long for m", 400, None),
+    (httpx.Response(429, headers={"retry-after": "98.5"}), "is busy (429): try again soon", 429, "99"),
+    (httpx.Response(503, headers={"retry-after": "1e999"}), "cannot answer now (503): ask again", 503, "3600"),
+    (stream([words("Returns take thirty days. ")], "break"), "broke off in the middle of an answer: ask", 503, "5"),
+    (SILENT, "returned an empty answer: ask again", 503, "5"),
 ]
 
 
-@pytest.mark.parametrize(("reply", "line", "status"), FAILING, ids=[line[:20] for _, line, _ in FAILING])
-def test_openai_flows_fail_with_one_line_and_go_on(reply, line, status, desk, flow, site, server, caplog):
+@pytest.mark.parametrize(("reply", "line", "status", "wait"), FAILING, ids=[line[:20] for _, line, *_ in FAILING])
+def test_openai_flows_fail_with_one_line_and_go_on(reply, line, status, wait, desk, flow, site, server, caplog):
     server.replies = [reply]
     failed = drawn(flow.ask(QUESTION, "", READER))
     assert failed.box == QUESTION, "it can be sent again"
@@ -174,7 +175,7 @@ def test_openai_flows_fail_with_one_line_and_go_on(reply, line, status, desk, fl
     bearer = {"authorization": f"Bearer {key(desk)}"}
     asked = {"model": "warmdesk", "messages": [{"role": "user", "content": QUESTION}]}
     refused = site.post("/v1/chat/completions", json=asked, headers=bearer)
-    assert refused.status_code == status
+    assert (refused.status_code, refused.headers.get("retry-after")) == (status, wait)
     assert "model.test" not in refused.text
     [failure] = desk.batch([BATCHED], lambda done, total: None).outcomes
     assert line in str(failure)

@@ -86,7 +86,7 @@ def desk(server, tmp_path_factory):
     (folder / "pages" / "returns.md").write_text(RETURNS)
     with (
         pytest.MonkeyPatch.context() as patched,
-        small_desk(folder / "desk", model=f"openai:{server.url}#any", answer_tokens=24, handoff="asked") as desk,
+        small_desk(folder / "desk", model=f"openai:{server.url}#any", answer_tokens=10, handoff="asked") as desk,
     ):
         patched.setenv("WARMDESK_OPENAI_API_KEY", KEY)
         desk.ingest([folder / "pages"])

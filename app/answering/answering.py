@@ -199,7 +199,8 @@ class AnswerInProgress:
 
 def engine_failed(error: CacheError) -> DeskError:
     codes = ((EngineFull, "engine-full"), (PromptError, "context-full"))
-    return DeskError(str(error), code=next((code for kind, code in codes if isinstance(error, kind)), "engine"))
+    code = next((code for kind, code in codes if isinstance(error, kind)), "engine")
+    return DeskError(str(error), code=code, wait_s=error.wait_s)
 
 
 class OpenAnswers:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import islice
 
 from app.knowledge.finder import RankedStatement
-from retrieval.statements.grouping import num_words
+from retrieval.statements.grouping import needs_before, num_words
 from retrieval.text.sentences import UNSPACED
 
 CONSIDERED = 40  # statements, the most likely ones
@@ -75,16 +75,27 @@ def _overlap(one: RankedStatement, block: Sequence[RankedStatement]) -> bool:
 
 
 def _is_beside(one: RankedStatement, block: Sequence[RankedStatement], texts: Mapping[int, str]) -> bool:
-    """Return whether a statement follows or precedes a block in its paragraph, list or table, and fits into it."""
-    if one.passage != block[0].passage or sum(num_words(other.text) for other in (one, *block)) > TOGETHER:
+    """Return whether a statement follows or precedes a block in its paragraph, list or table, and fits into it; or
+    whether the block is unclear without it.
+    """
+    if one.passage != block[0].passage:
         return False
     start, end = min(other.start for other in block), max(other.end for other in block)
-    between = texts[one.passage][end : one.start] if one.start >= end else texts[one.passage][one.end : start]
-    return "\n\n" not in between and not any(map(str.isalnum, between))
+    is_before, text = one.end <= start, texts[one.passage]
+    between, later = (text[one.end : start], min(block, key=_start)) if is_before else (text[end : one.start], one)
+    if any(map(str.isalnum, between)):
+        return False
+    depends = needs_before(later.text)
+    fits = sum(num_words(other.text) for other in (one, *block)) <= TOGETHER
+    return (is_before or fits) if depends else (fits and "\n\n" not in between)
+
+
+def _start(one: RankedStatement) -> int:
+    return one.start
 
 
 def _joined(block: Sequence[RankedStatement]) -> RankedStatement:
-    best, parts = max(block, key=lambda one: one.logit), sorted(block, key=lambda one: one.start)
+    best, parts = max(block, key=lambda one: one.logit), sorted(block, key=_start)
     texts = list(dict.fromkeys(one.text for one in parts))
     are_sentences = all(one.kind == "sentence" for one in parts) and not any("\n" in text for text in texts)
     if not are_sentences:  # the line above a list once

@@ -11,6 +11,7 @@ import base64
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict, dataclass, field
+from math import ceil
 from pathlib import PurePath
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -40,7 +41,7 @@ from app.domain.logs import request_id
 
 log = logging.getLogger(__name__)
 
-BUSY_S = 5  # seconds until the next try if the server was busy
+BUSY_S = 5  # seconds until the next try if the server was busy; more if a model server asks for more
 UNEXPECTED = "something went wrong on our side"
 TYPES = {
     401: "authentication_error",
@@ -121,7 +122,7 @@ def told(error: Exception) -> ApiError:
     if not isinstance(error, DeskError) or (known := _known(error)) is None:
         log.error("an API request failed", exc_info=error)
         return ApiError(500, UNEXPECTED)
-    headers = {"retry-after": str(BUSY_S)} if known.status in (429, 503) else {}
+    headers = {"retry-after": str(max(BUSY_S, ceil(error.wait_s)))} if known.status in (429, 503) else {}
     return ApiError(known.status, known.message or str(error), known.code or error.code, headers=headers)
 
 

@@ -244,6 +244,24 @@ def floor(
 
 
 @bench.command()
+@takes("data_dir", "as_json")
+def index(
+    common: Common,
+    vectors: Annotated[int, typer.Option(help="Windows of the vector index.", min=1)] = 1_000_000,
+    keywords: Annotated[int, typer.Option(help="Windows of the keyword index.", min=1)] = 100_000,
+    searches: Annotated[int, typer.Option(help="Number of searches, one at a time.", min=1)] = 20,
+    write: Write = None,
+) -> None:
+    """Memory, files and times of search indexes with made-up passages."""
+    from evals.speed.index import markdown, measure_index
+
+    need("index", write)
+    result = measure_index(vectors, keywords, searches)
+    command = f"warmdesk bench index --vectors {vectors} --keywords {keywords}"
+    publish(common, result, "index", markdown, command, write)
+
+
+@bench.command()
 @takes("data_dir", "model", "as_json")
 def memory(
     common: Common,

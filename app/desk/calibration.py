@@ -1,8 +1,8 @@
 """The results of `warmdesk calibrate` (which policy keeps a model's answers, and whether it may use its own words) and
 of `warmdesk calibrate-search` (how search judges).
 
-A result is valid for one model, adapter and system text; if one of them changes, `doctor` and the dashboard ask for a
-new one. Out of scope: measuring and fitting (`evals`), the classifier (`retrieval.answerability`).
+A result is valid for one model, adapter, system text and number of neighbours; if one of them changes, `doctor` and the
+dashboard ask for a new one. Out of scope: measuring and fitting (`evals`), the classifier (`retrieval.answerability`).
 """
 
 import json
@@ -84,10 +84,14 @@ class Calibration:
         return f"{self.policy}, answer mode {self.answer_mode} ({figures}; {self.questions} questions, {self.measured})"
 
 
-def setup_of(settings: Settings) -> str:
+def setup_of(settings: Settings, *, with_rounding: bool = True) -> str:
     folder = settings.adapter_folder
     adapter = "" if folder is None else adapter_fingerprint(folder)
-    return digest("setup", settings.model or "bundled", adapter, settings.system_text, str(settings.neighbours))
+    rounding = {"weights": settings.weights, "kv_storage": settings.kv_storage} if with_rounding else {}
+    further = [f"{name} {value}" for name, value in rounding.items() if value != "model"]
+    return digest(
+        "setup", settings.model or "bundled", adapter, settings.system_text, str(settings.neighbours), *further
+    )
 
 
 def decide(rows: Sequence[Mapping[str, Any]]) -> tuple[Policy, AnswerMode]:
@@ -118,10 +122,12 @@ def refusal_bias(margins: Sequence[float]) -> float:
 
 
 def find_calibration(settings: Settings) -> Calibration | None:
-    """Return this installation's result if it is valid for the settings, else the bundled one. Raises DeskError."""
+    """Return this installation's result if it is valid for the settings, else the bundled one; if there is none with
+    the rounding of the settings, one without, and `doctor` tells so. Raises DeskError.
+    """
     stored = [found for file in (settings.data_dir / FILE, SHIPPED) if (found := read_calibration(file)) is not None]
-    setup = setup_of(settings)  # it reads the adapter
-    return next((found for found in stored if found.setup == setup), None)
+    setups = dict.fromkeys(setup_of(settings, with_rounding=it) for it in (True, False))
+    return next((found for setup in setups for found in stored if found.setup == setup), None)
 
 
 def policy_of(settings: Settings, calibration: Calibration | None) -> Policy:

@@ -108,13 +108,14 @@ def embedding_model(settings: Settings) -> str:
 
 
 def calibration(settings: Settings) -> str:
-    from app.desk.calibration import FILE, find_calibration
+    from app.desk.calibration import FILE, find_calibration, setup_of
 
     if settings.model_server is not None:
         return "not possible: the model is remote and exact"
     found = find_calibration(settings)
     if found is not None:
-        return found.line()
+        is_other = found.setup != setup_of(settings)
+        return f"{found.line()}{'; measured without this rounding: warmdesk calibrate' if is_other else ''}"
     if (settings.data_dir / FILE).is_file():
         raise DeskError("made for another model, adapter or system text: run `warmdesk calibrate`", code="calibration")
     return "none yet, policy fast: warmdesk calibrate"

@@ -166,7 +166,7 @@ class DeskDocuments(Parts):
 
     @property
     def _forgetting(self) -> Forgetting:
-        return Forgetting(self._ingestion, self.history, self._in_flight, self.begun, self._let_go)
+        return Forgetting(self._ingestion, self.history, self.begun, self._let_go)
 
     def _ingest_synced(self, folder: Path, collection: str, progress: Progress) -> IngestReport:
         return self.ingest([folder], progress, collection=collection, sync=True, warm=False)

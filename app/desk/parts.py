@@ -6,6 +6,7 @@ Each part is opened when it is first needed, so that listing documents loads no 
 import os
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from threading import RLock
 from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast
 
@@ -36,7 +37,7 @@ from app.storage.statistics import Statistics
 from cache.engine.request import Limits
 from cache.memory.disk import DiskTier
 from cache.model.language_model import Model
-from cache.model.loading import load_model, load_tokenizer
+from cache.model.loading import bundled_gguf, load_model, load_tokenizer, placement_problem
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import ChatTokenizer
 from cache.remote.remote_engine import ELSEWHERE, RemoteEngine
@@ -289,9 +290,26 @@ class Parts:
         """The model's tokenizer; without `warm`, ingesting loads nothing else of the model."""
         if self.is_elsewhere:
             return TextTokenizer()
-        if self.is_open("engine") or self._load_model is not load_model_of:
+        if self._has_engine:
             return self.engine.tokenizer
         return load_tokenizer(self.settings.model, converted=self.settings.models_folder)
+
+    def _neighbours(self) -> int:
+        """Return their number for each passage; none if the model is not position-independent. A GGUF file tells this
+        before its model is loaded.
+        """
+        name = self.settings.model
+        if not self.settings.neighbours or self.is_elsewhere:
+            return 0
+        if self._has_engine or not (name is None or name.endswith(".gguf")):
+            moves = self.engine.info.is_position_independent
+        else:
+            moves = not placement_problem(bundled_gguf() if name is None else Path(name).expanduser())
+        return self.settings.neighbours if moves else 0
+
+    @property
+    def _has_engine(self) -> bool:
+        return self.is_open("engine") or self._load_model is not load_model_of
 
     @part
     def _warming(self) -> Warming:
@@ -312,7 +330,7 @@ class Parts:
             lambda: self._warming,
             lambda text: len(self._tokenizer.encode([Text(text=text)])),
             passage_tokens=self.settings.passage_tokens,
-            neighbours=self.settings.neighbours,
+            neighbours=self._neighbours,
             names={self.settings.faq_file.resolve(): self.settings.faq_document},
         )
 

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 @contextmanager
 def repeating(name: str, every_s: float, work: Callable[[threading.Event], None], failure: str = "") -> Iterator[None]:
     """Do `work` now and every `every_s` seconds, inside the block. A failure is logged and does not stop the
-    repetition. work: gets an event that is set when the block ends, and must then return soon. name: of the thread.
+    repetition. work: gets an event that is set when the block ends, and must then return soon. name: the thread's.
     failure: the log line of a failure; default: the thread of this name failed.
     """
     stop, recurring = threading.Event(), Recurring(log, failure or f"{name} failed")
@@ -74,6 +74,8 @@ def syncing(run_due: Callable[[Progress], None], is_ready: Callable[[], bool]) -
 
 
 TIDY_EVERY_S = 60.0
+MOST_WATCHED = 5000  # conversations that a server looks for each minute
+CLOCK_S = 3600.0  # seconds after the start in which a wrong clock of the machine is set
 
 
 class Housekeeping:
@@ -95,15 +97,22 @@ class Housekeeping:
         self._asked = dict[str, str]()  # owners by conversation, which another server may remove
         self._lock = threading.Lock()
 
-    def tidy(self, now: datetime) -> None:
+    def tidy(self, now: datetime, *, is_clock_set: bool = True) -> None:
+        """is_clock_set: whether to remove unused conversations. A clock that is years ahead would remove all."""
         self._tidy_lookups(now)
-        unused_since = None if self._keep_days is None else now - timedelta(days=self._keep_days)
+        is_due = self._keep_days is not None and is_clock_set
+        unused_since = now - timedelta(days=self._keep_days or 0) if is_due else None
         self.drop(self._care.purge(now - timedelta(seconds=UNDO_S), unused_since) | self._gone_elsewhere())
 
     def asked(self, conversation_id: str, owner: str) -> None:
-        """Watch a conversation that other servers may remove, because this server has its prefixes."""
+        """Watch a conversation that other servers may remove, because this server has its prefixes. Of too many, the
+        prefixes of the one that was asked longest ago are removed instead.
+        """
         with self._lock:
+            self._asked.pop(conversation_id, None)
             self._asked[conversation_id] = owner
+            if len(self._asked) > MOST_WATCHED:
+                self._in_use.add(self._asked.pop(next(iter(self._asked))))
 
     def _gone_elsewhere(self) -> Set[str]:
         with self._lock:
@@ -119,7 +128,12 @@ class Housekeeping:
 
 
 def every_minute(housekeeping: Housekeeping) -> AbstractContextManager[None]:
-    return repeating("housekeeping", TIDY_EVERY_S, lambda stop: housekeeping.tidy(datetime.now(UTC)))
+    began = time.monotonic()
+
+    def tidy(stop: threading.Event) -> None:
+        housekeeping.tidy(datetime.now(UTC), is_clock_set=time.monotonic() - began >= CLOCK_S)
+
+    return repeating("housekeeping", TIDY_EVERY_S, tidy)
 
 
 FOLLOW_EVERY_S: Final = 1.0
@@ -135,8 +149,7 @@ class Following:
         """follow: applies all changes of other servers. save: writes the search index to disk."""
         self._library, self._desks, self._follow, self._save = library, desks, follow, save
         self._generation = self._saved = -1
-        self._noted = 0.0
-        self._lock = threading.Lock()
+        self._lock, self._noting = threading.Lock(), threading.Lock()
 
     def look(self) -> None:
         with self._lock:
@@ -146,10 +159,16 @@ class Following:
             elif generation != self._saved:  # a series of changes has ended
                 self._save()
                 self._saved = generation
-            now = time.monotonic()
-            if generation != self._generation or now - self._noted >= ALIVE_EVERY_S:
-                self._desks.note(generation)
-                self._generation, self._noted = generation, now
+            if generation != self._generation:
+                with self._noting:
+                    self._desks.note(generation)
+                    self._generation = generation
+
+    def beat(self) -> None:
+        """Tell the other servers that this one is there, also while `look` waits for answers."""
+        with self._noting:
+            if self._generation >= 0:
+                self._desks.note(self._generation)
 
     def wait_for_others(self) -> None:
         """Return when all other servers have applied all changes until now, or after `WAIT_S`."""
@@ -165,14 +184,19 @@ class Following:
             self._desks.leave()
 
 
-def following(one: Following, is_ready: Callable[[], bool]) -> AbstractContextManager[None]:
+@contextmanager
+def following(one: Following, is_ready: Callable[[], bool]) -> Iterator[None]:
     """Apply changes repeatedly. is_ready: before that, there is nothing to delete."""
 
     def look(stop: threading.Event) -> None:
         if is_ready():
             one.look()
 
-    return repeating("following", FOLLOW_EVERY_S, look, "changes of other servers are not seen")
+    with (
+        repeating("heartbeat", ALIVE_EVERY_S, lambda stop: one.beat(), "other servers do not see this one"),
+        repeating("following", FOLLOW_EVERY_S, look, "changes of other servers are not seen"),
+    ):
+        yield
 
 
 LOOK_S = 3.0  # a part that does not answer within this time counts as missing

@@ -158,7 +158,7 @@ class Service(DeskDocuments):
         meanwhile()
         engine.result()
         self.lookups.prepare()
-        self._ingestion.forget_unused()
+        self._warming.forget_unused()
         self._answering.rehearse()
 
     def measure_savings(self) -> None:
@@ -188,8 +188,8 @@ class Service(DeskDocuments):
         """Start an answer. Without a conversation a new one begins. collections: search only these; none: all. earlier:
         messages of a conversation that the caller stores; used, not stored. replaces: a `last_question`, which is not
         in the prompt. It is deleted with its answer in the transaction that stores the new one; without a new
-        answer it stays and the new question is deleted. user: who is signed in on the company's site. address: of a
-        visitor. Both are for look-ups (`app.lookups`). Raises DeskError, before any model is loaded.
+        answer it stays and the new question is deleted. user: who is signed in on the company's site. address: the
+        visitor's. Both are for look-ups (`app.lookups`). Raises DeskError, before any model is loaded.
         """
         if reuse not in get_args(Reuse):
             raise DeskError(f"reuse is {reuse!r}: it must be on, prefix or off", code="bad-reuse")

@@ -7,7 +7,7 @@ e-mail address instead: that hand-off is *left*, and the assistant continues to 
 
 import re
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Literal, NamedTuple
 
 from app.domain.callers import CUT, LATE, REPEATED
@@ -34,8 +34,8 @@ REASONS: dict[HandoffReason, str] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handoff:
     """A hand-off. agent: the account that took it, or its name for customers. email: the address for a reply. place: in
-    the queue, from 1; 0 if it is not waiting. messages: number in the conversation. fresh: nothing was asked since it
-    was closed.
+    the queue, from 1; 0 if it is not waiting. usual_wait: median of the latest ones, for one that waits. messages:
+    number in the conversation. fresh: nothing was asked since it was closed.
     """
 
     id: int
@@ -48,6 +48,7 @@ class Handoff:
     agent: str = ""
     email: str = ""
     place: int = 0
+    usual_wait: timedelta | None = None
     messages: int = 0
     fresh: bool = False
 
@@ -82,8 +83,8 @@ def from_documents(text: str, outcome: Outcome) -> str:
 
 
 class Mark(NamedTuple):
-    """A part of a passage that an answer quotes. paragraph: of the answer's statements, from 0. start, end: characters
-    of the citation's quote.
+    """A part of a passage that an answer quotes. paragraph: its number among the answer's statements, from 0. start,
+    end: characters of the citation's quote.
     """
 
     paragraph: int
@@ -117,7 +118,7 @@ class Citation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedModule:
-    """A prompt module of an answer. document: of its passage, "" for the system text. source: device, host, disk,
+    """A prompt module of an answer. document: the passage's, "" for the system text. source: device, host, disk,
     computed (with a miss reason), or elsewhere: a remote model server reused or computed it, and does not report which.
     """
 
@@ -309,7 +310,7 @@ class ReasonRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixRow:
-    """A prefix that later prompts (hits) shared. tokens: its length. text, saved: of its last segment."""
+    """A prefix that later prompts (hits) shared. tokens: its length. text, saved: those of its last segment."""
 
     text: str
     tokens: int
@@ -438,7 +439,7 @@ class TextLogprob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainAnswer:
-    """The model's text. finish_reason: stop, or length if it was cut. logprobs: of its tokens, if asked for."""
+    """The model's text. finish_reason: stop, or length if it was cut. logprobs: one for each token, if asked for."""
 
     text: str
     finish_reason: Literal["stop", "length"]
@@ -449,7 +450,7 @@ class PlainAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Embedded:
-    """Texts as vectors `[texts, dimension]`, each of length 1. tokens: of all texts, counted by the embedder."""
+    """Texts as vectors `[texts, dimension]`, each of length 1. tokens: their number in all texts, by the embedder."""
 
     vectors: Vectors
     tokens: int

@@ -35,10 +35,10 @@ ADMIN = "admin"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """The sender of a request. owner: whose conversations it sees, and the tenant of its prompts; "" for none. name: of
-    the account or the API key, for people. role: set for an account. reads_all: an account that may read conversations
-    that nobody handed off. scopes: set for an API key. user: who the company's
-    site says this is, for look-ups.
+    """The sender of a request. owner: whose conversations it sees, and the tenant of its prompts; "" for none. name:
+    the account's or the API key's, for people. role: set for an account. reads_all: an account that may read
+    conversations that nobody handed off. scopes: set for an API key. user: who the company's site says this is, for
+    look-ups.
     """
 
     owner: str = ""

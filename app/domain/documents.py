@@ -24,13 +24,16 @@ def passage_label(heading_path: Sequence[str], ordinal: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewDocument:
-    """A document to be stored. path: its absolute path or name. url: its public address."""
+    """A document to be stored. path: its absolute path or name. url: its public address. remarks: what is left out of
+    it; None: an older version has stored it and does not tell.
+    """
 
     path: str
     title: str
     content_hash: str
     collection: str = ""
     url: str = ""
+    remarks: Sequence[str] | None = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -10,11 +10,13 @@ _AWAY: Final = frozenset(("database-lost", "database-unreachable", "database-log
 
 
 class DeskError(Exception):
-    """An error that the user or the operator can fix. `str(error)` is the line to show."""
+    """An error that the user or the operator can fix. `str(error)` is the line to show. wait_s: seconds until the next
+    try, if known.
+    """
 
-    def __init__(self, message: str, *, code: str = "error") -> None:
+    def __init__(self, message: str, *, code: str = "error", wait_s: float = 0.0) -> None:
         super().__init__(message)
-        self.code = code
+        self.code, self.wait_s = code, wait_s
 
     @property
     def is_away(self) -> bool:

@@ -85,8 +85,10 @@ class Recurring:
             if not error.is_away and str(error) != self._problem:
                 self._log.warning("%s: %s", self._failure, error)
             self._problem = str(error)
-        except Exception:  # such as a programming error: the next time may be better
-            self._log.exception("%s", self._failure)
+        except Exception as error:  # such as a programming error: the next time may be better
+            if repr(error) != self._problem:
+                self._log.exception("%s", self._failure)
+            self._problem = repr(error)
 
 
 def say(line: str, level: int = logging.INFO) -> None:

@@ -125,7 +125,7 @@ same of several things. between: between the thresholds.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundRow:
-    """A passage found. score: for ranking. cosine: -1 to 1. share: of the question's words in it, 0 to 1."""
+    """A passage found. score: for ranking. cosine: -1 to 1. share: how much of the question's words it has, 0 to 1."""
 
     title: str
     passage: str

@@ -98,6 +98,7 @@ class SearchSettings(SettingGroup):
     """Passages and how they are found."""
 
     title = translatable("Search")
+    is_rare = True
 
     embedder: types.OptionalText = None
     """sentence-transformers model for search: a folder or a hub name. Unset: the bundled one."""
@@ -210,6 +211,7 @@ class ModelSettings(SettingGroup):
     """The language model, on this machine or on another server."""
 
     title = translatable("Language model")
+    is_rare = True
 
     model: types.Model = None
     """Language model: a folder, a .gguf file, a hub name, or openai:URL#NAME for a remote model behind a server with
@@ -252,6 +254,7 @@ class MemorySettings(SettingGroup):
     """Storage of encoded passages."""
 
     title = translatable("Memory and disk")
+    is_rare = True
 
     device_memory: types.Memory = "auto"
     """Device memory for attention keys and values, in bytes, for example "1 GiB". auto on a GPU: the memory that the
@@ -275,6 +278,7 @@ class ClusterSettings(SettingGroup):
     """Several engines for one server."""
 
     title = translatable("Several engines")
+    is_rare = True
 
     cluster: types.OptionalText = None
     """Run several engines for a server with Ray Serve (docs/scale.md). local: on this machine only. HOST:PORT: the head
@@ -295,6 +299,7 @@ class ServerSettings(SettingGroup):
     """Addresses, log and data."""
 
     title = translatable("Server and data")
+    is_rare = True
 
     data_dir: types.Folder = Field(default_factory=lambda: platformdirs.user_data_path("warmdesk", appauthor=False))
     """Folder for everything that Warmdesk writes. Flag or environment only."""

@@ -220,10 +220,13 @@ _ORIGIN = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:\d{1,5})?")
 
 
 class SettingGroup(BaseModel):
-    """Settings that belong together. title: heading on the Settings page and in docs/configuration.md."""
+    """Settings that belong together. title: heading on the Settings page and in docs/configuration.md. is_rare: most
+    desks never change them, so the page folds them away.
+    """
 
     model_config = ConfigDict(use_attribute_docstrings=True)
     title: ClassVar[str]
+    is_rare: ClassVar[bool] = False
 
 
 def parse_size(text: object) -> object:

@@ -9,7 +9,7 @@ from app.domain.answers import AnswerTimings, AnswerUsage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """A finished answer. outcome: of Warmdesk (`app.domain.answers.Outcome`), or "plain" for the language model alone.
+    """A finished answer. outcome: Warmdesk's (`app.domain.answers.Outcome`), or "plain" for the language model alone.
     queue_ms: time in the engine's queue.
     """
 
@@ -22,7 +22,7 @@ class Served:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """The current load. running, waiting: requests in the engine. num_bytes, capacity: by tier. evictions: by tier or
-    kind. restarts: of the engine. disk_free, disk_floor: free bytes of the disk with encoded passages, and their
+    kind. restarts: the engine's. disk_free, disk_floor: free bytes of the disk with encoded passages, and their
     minimum. shortages: forward passes repeated with fewer tokens, because memory was short.
     """
 

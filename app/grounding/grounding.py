@@ -38,7 +38,7 @@ DENIED, NOT_DENIED = "the statement denies this", "the statement does not deny t
 
 @dataclass(frozen=True)
 class Source:
-    """A statement to cite. headings: those above it, which name what it is about."""
+    """A statement to cite. headings: the ones above it, which name what it is about."""
 
     text: str
     headings: str = ""

@@ -104,7 +104,7 @@ class PassageStatements:
 class StatementStore:
     """Encodes passages and stores the result. Safe to use from any thread.
 
-    name: of the stored data. It changes with the way statements are cut or encoded.
+    name: identifies the stored data. It changes with the way statements are cut or encoded.
     """
 
     def __init__(self, library: Library, encoder: StatementEncoder) -> None:

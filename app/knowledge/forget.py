@@ -13,14 +13,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from app.domain.callers import PML_TENANT
 from app.domain.errors import DeskError
 from app.knowledge.ingest import Ingestion
-from app.knowledge.warm import InFlight
 from app.storage.data_folder import BegunWork
 from app.storage.history import History
 from app.storage.library import Library
-from cache.memory.keys import PUBLIC_TENANT
 from retrieval.search.vector_index import passage_id
 
 
@@ -63,15 +60,13 @@ class Forgetting:
         self,
         ingestion: Ingestion,
         history: History,
-        in_flight: InFlight,
         begun: BegunWork,
         let_go: Callable[[Sequence[str]], None],
     ) -> None:
         """begun: records of unfinished deletions. let_go: deletes the other data of documents, given their paths."""
-        self._ingestion, self._history, self._in_flight = ingestion, history, in_flight
+        self._ingestion, self._history = ingestion, history
         self._begun, self._let_go = begun, let_go
-        self._library, self._search, warming = ingestion.library, ingestion.search, ingestion.open_warming()
-        self._engine, self._prompts = warming.engine, warming.prompts
+        self._library, self._search, self._warming = ingestion.library, ingestion.search, ingestion.open_warming()
 
     def forget(self, path: str) -> Forgotten:
         """Delete the document with exactly this path. Raises DeskError, also if anything of it is left."""
@@ -88,8 +83,7 @@ class Forgetting:
         """Drop the modules of passages that another server deleted or changed. is_forgotten: a document was deleted, so
         its text may also be in modules of PML prompts.
         """
-        self._in_flight.wait()
-        self._forget_unused_modules(with_pml=is_forgotten)
+        self._warming.forget_unused(with_pml=is_forgotten)
 
     def _forget(self, paths: Sequence[str], what: str) -> dict[str, Footprint]:
         """Also complete an earlier deletion that failed. what: its name in an error."""
@@ -108,8 +102,7 @@ class Forgetting:
             unencoded = self._library.all_ids(only_unencoded=True)
             self._ingestion.remove(paths)
             self._forget_quotes(paths)  # questions since the first time may have found them
-            self._in_flight.wait()
-            self._forget_unused_modules()
+            self._warming.forget_unused(with_pml=True)
             self._ingestion.restore_neighbours(unencoded)
             gone = in_use - self._library.module_keys()  # another document may have the same text
             self._let_go(paths)
@@ -138,21 +131,8 @@ class Forgetting:
             vectors=len(snapshot.index.passage_ids & set(ids)),
             keywords=sum(passage_id(window) in ids for window in snapshot.keywords.window_ids.tolist()),
             quotes=sum(self._history.quotes_of(path) for path in paths),
-            modules=len(self._modules() & keys),
+            modules=len(self._warming.modules() & keys),
         )
-
-    def _forget_unused_modules(self, *, with_pml: bool = True) -> None:
-        system = self._engine.segment(self._prompts.system)
-        self._engine.settle()
-        there = self._modules()
-        # In this order: passages are pre-encoded during this, and the library knows a module before the engine has it.
-        used = self._library.module_keys() | {self._engine.key(system)}
-        of_pml = self._engine.modules(PML_TENANT) if with_pml else frozenset()
-        self._engine.forget(of_pml | (there - used))
-
-    def _modules(self) -> frozenset[str]:
-        """Return modules in any tier, and modules from which prefixes in memory were computed, even if evicted."""
-        return self._engine.modules(PUBLIC_TENANT) | self._engine.modules_of_prefixes()
 
 
 def find_document(library: Library, name: str, others: Collection[str] = ()) -> str:

@@ -3,9 +3,8 @@
 Documents are stored in batches. A batch is one new snapshot of the search, so questions see all of a document or
 nothing of it. A run after an interrupted one repeats no finished work: unchanged files are recognised by their bytes,
 passages by their content, modules by their key, and computed vectors are in their own table until they are stored. Work
-is stored every few seconds, and unchanged files are read last, only for messages about them. So repeatedly interrupted
-runs also finish. Only reading one large file starts again. A file that cannot be read or embedded is reported, and the
-others are ingested.
+is stored every few seconds. So repeatedly interrupted runs also finish. Only reading one large file starts again. A
+file that cannot be read or embedded is reported, and the others are ingested.
 
 Neighbours are related passages before a passage while it is encoded, so that its KV has attended to them (FusionRAG,
 SIGMOD 2026). They are chosen by embedding, stored in the database, and part of the module's key. Adding passages does
@@ -19,7 +18,7 @@ Out of scope: encoding (`warm`), the place of neighbours in a prompt (`prompts`)
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -28,10 +27,9 @@ from itertools import chain
 from pathlib import Path
 from typing import TypedDict, Unpack
 
-from app.domain.documents import NewDocument, NewPassage, Replaced, SyncResult, UnreadFile, Vectors
+from app.domain.documents import NewDocument, NewPassage, Replaced, StoredDocument, UnreadFile, Vectors
 from app.domain.errors import DeskError
 from app.domain.progress import Progress, no_progress
-from app.domain.websites import ReasonCount
 from app.knowledge.finder import StatementStore
 from app.knowledge.search import Search
 from app.knowledge.warm import Warming, WarmReport
@@ -96,7 +94,7 @@ IS_IT_MOUNTED = "is its disk mounted? Unwanted documents can be deleted with `wa
 class IngestOptions(TypedDict, total=False):
     """Options of a run. collection: for the documents, "" (default) for none. sync: delete documents whose files are
     gone from the given folders, default False. warm: encode passages before questions need them, default True. names:
-    of files whose documents are not identified by their path. gone: documents to be deleted.
+    by file, for documents that are not identified by their path. gone: documents to be deleted.
     """
 
     collection: str
@@ -175,13 +173,13 @@ class Ingestion:
         count_tokens: Callable[[str], int],
         *,
         passage_tokens: int,
-        neighbours: int,
+        neighbours: Callable[[], int],
         names: Mapping[Path, str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """open_warming: called when the model is needed, and loads it. passage_tokens: maximum length of a passage.
-        neighbours: number for each passage; none if the model is not position-independent. names: of documents that are
-        not identified by their path. clock: seconds; limits the time of a batch.
+        neighbours: returns their number for each passage. names: by file, for documents that are not identified by
+        their path. clock: seconds; limits the time of a batch.
         """
         self._clock = clock
         self.library, self.search, self.statements = library, search, statements
@@ -190,27 +188,39 @@ class Ingestion:
         self.passage_tokens, self.neighbours, self._names = passage_tokens, neighbours, dict(names)
         self._run_names: Mapping[Path, str] = {}
         self._running = threading.Lock()
+        self._is_alone: Callable[[], bool] = lambda: True
+        self._unused = set[str]()  # modules of a run's dropped passages, forgotten together: that waits for all answers
 
     def run(
         self, paths: Iterable[Path], progress: Progress = no_progress, **options: Unpack[IngestOptions]
     ) -> IngestReport:
         """Ingest. Raises DeskError or OSError if another run is active or the data folder cannot be written."""
         with self.alone():
-            return self.run_alone(list(paths), progress, **options)
+            report, known = self.run_alone(list(paths), progress, **options)
+        if options.get("warm", True):  # meanwhile other documents may come and go
+            self._warm(known, report, progress)
+        return report
 
-    def run_alone(self, paths: Sequence[Path], progress: Progress, **options: Unpack[IngestOptions]) -> IngestReport:
+    def run_alone(
+        self, paths: Sequence[Path], progress: Progress, **options: Unpack[IngestOptions]
+    ) -> tuple[IngestReport, list[str]]:
+        """Ingest within `alone`, without encoding. Also return the documents of the given files. Raises as `run`."""
         started = time.perf_counter()
         report = IngestReport()
         self._run_names = options.get("names", {})
         try:
             files = [(path, problem or self._problem_of_name(path)) for path, problem in find_files(paths)]
             collection = options.get("collection", "")
-            stored = self.library.contents()
-            unchanged = [
-                path for path, problem in files if problem is None and self._is_unchanged(path, collection, stored)
-            ]
-            new = [file for file in files if file[0] not in set(unchanged)]
+            stored = {one.path: one for one in self.library.documents()}
+            unchanged = {
+                path: stored[self._name(path)]
+                for path, problem in files
+                if problem is None and self._is_unchanged(path, collection, stored)
+            }
+            new = [file for file in files if file[0] not in unchanged]
             known = [*self._store_files(new, collection, report, progress), *map(self._name, unchanged)]
+            for path, document in unchanged.items():
+                self._keep(path, document, document.remarks or (), report)
             if options.get("sync", False):
                 found = {str(path.resolve()) for path, problem in files if problem is None}
                 self._remove_missing(paths, frozenset(known), found, report)
@@ -218,25 +228,25 @@ class Ingestion:
         finally:
             self._count.cache_clear()  # of texts, which may be deleted later
             self.search.save()
+            if self._unused:  # another document may have got the same text meanwhile
+                self._forget_modules(self._unused - self.library.module_keys())
+                self._unused = set()
         self.library.clear_staged()
-        is_used = self.neighbours and self.open_warming().engine.info.is_position_independent
-        self._choose_neighbours(self.neighbours if is_used else 0)
+        self._choose_neighbours(self.neighbours())
         began = self._clock()
         self._read_statements(self.library.without_statements(self.statements.name), progress)
         report.timings_s.embedding += self._clock() - began
         for passage in self.library.passages(self.library.without_statements(self.statements.name)):
             reason = f"no statement of {passage.label!r} can be quoted: the ranker cannot read it"
             report.warnings.append(UnreadFile(path=printable(passage.document), reason=reason))
-        if options.get("warm", True):
-            self._warm(known, report, progress)
-        self._store_files([(path, None) for path in unchanged], collection, report, progress)
         report.seconds = round(time.perf_counter() - started, 3)
-        return report
+        return report, known
 
     def remove(self, paths: Sequence[str]) -> Sequence[Replaced]:
         """Remove documents and return the changes. The caller deletes modules, and calls this within `alone`."""
         if not paths:
             return ()
+        self._check_alone()
         changes = self.search.change(lambda: self.library.remove(paths), gone=self.library.ids_of(paths))
         self.search.save()
         return changes
@@ -251,9 +261,6 @@ class Ingestion:
             lost = set(self.library.all_ids(only_unencoded=True)).difference(unencoded)
             self.open_warming().encode(sorted(lost), no_progress)
 
-    def forget_unused(self) -> None:
-        self._forget_modules(self.open_warming().unused())
-
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Exclude other runs during the block, also in other servers. Raises DeskError if one is active."""
@@ -261,14 +268,19 @@ class Ingestion:
             raise DeskError("documents are already being ingested: wait until that is done", code="ingestion-running")
         try:
             with self.library.alone() as is_alone:
-                if not is_alone:
-                    message = "another server is ingesting documents: wait until that is done"
-                    raise DeskError(message, code="ingestion-running")
+                self._is_alone = is_alone
+                if not is_alone():
+                    raise DeskError("another server is ingesting documents: wait for its end", code="ingestion-running")
                 if self.library.is_shared:
                     self.search.follow()  # the changes of the other runs
                 yield
         finally:
             self._running.release()
+
+    def _check_alone(self) -> None:
+        if not self._is_alone():
+            message = "the connection that kept other servers from changing documents was lost: run the same again"
+            raise DeskError(message, code="database-lost")
 
     def _store_files(
         self, files: Sequence[tuple[Path, str | None]], collection: str, report: IngestReport, progress: Progress
@@ -340,15 +352,22 @@ class Ingestion:
     def _identity(self, hash_: str) -> str:
         return f"{hash_}/{self.passage_tokens}"  # passages of another length are other passages
 
-    def _is_unchanged(self, path: Path, collection: str, stored: Mapping[str, tuple[str, str]]) -> bool:
+    def _is_unchanged(self, path: Path, collection: str, stored: Mapping[str, StoredDocument]) -> bool:
         """Return whether the stored file has the same bytes. This is faster than reading the document."""
-        before, in_collection = stored.get(self._name(path), ("", ""))
-        if not before or in_collection != collection:
+        before = stored.get(self._name(path))
+        if before is None or before.collection != collection or before.remarks is None:
             return False
         try:
-            return before == self._identity(content_hash(read_bytes(path)))
+            return before.content_hash == self._identity(content_hash(read_bytes(path)))
         except UnreadableDocument:
             return False
+
+    def _keep(self, path: Path, document: StoredDocument, remarks: Sequence[str], report: IngestReport) -> None:
+        report.documents += 1
+        report.unchanged += 1
+        report.passages += document.num_passages
+        report.changes.kept += document.num_passages
+        report.warnings += (UnreadFile(path=self._shown(path), reason=one) for one in remarks)
 
     def _split_if_changed(
         self, name: str, document: Document, collection: str, report: IngestReport
@@ -356,13 +375,16 @@ class Ingestion:
         before = self.library.find(name)
         identity = self._identity(document.content_hash)
         if before is not None and (before.content_hash, before.collection) == (identity, collection):
-            report.documents += 1
-            report.unchanged += 1
-            report.passages += before.num_passages
-            report.changes.kept += before.num_passages
+            self.library.set_remarks(name, document.remarks)
+            self._keep(document.path, before, (), report)  # the caller tells them
             return []
         new = NewDocument(
-            path=name, title=document.title, content_hash=identity, collection=collection, url=document.url
+            path=name,
+            title=document.title,
+            content_hash=identity,
+            collection=collection,
+            url=document.url,
+            remarks=document.remarks,
         )
         try:
             passages = split(document, self._count, self.passage_tokens)
@@ -376,6 +398,7 @@ class Ingestion:
         documents: Sequence[tuple[NewDocument, list[NewPassage]]],
         report: IngestReport,
     ) -> None:
+        self._check_alone()
         changes = self.search.change(lambda: self.library.replace(documents))
         report.documents += len(changes)
         stored = {document.path for document, _ in documents}
@@ -449,12 +472,12 @@ class Ingestion:
     def _drop(self, replaced: Replaced, report: IngestReport) -> None:
         report.changes.dropped += len(replaced.removed)
         report.modules.dropped += len(replaced.removed_module_keys)
-        self._forget_modules(frozenset(replaced.removed_module_keys))
+        self._unused.update(replaced.removed_module_keys)
 
     def _choose_neighbours(self, count: int) -> None:
         self._forget_modules(choose_neighbours(self.library, self.search, count))
 
-    def _forget_modules(self, keys: frozenset[str]) -> None:
+    def _forget_modules(self, keys: Set[str]) -> None:
         if keys:
             warming = self.open_warming()
             warming.in_flight.wait()  # earlier questions may store them again
@@ -463,9 +486,10 @@ class Ingestion:
 
     def _warm(self, documents: Sequence[str], report: IngestReport, progress: Progress) -> None:
         started, warming = time.perf_counter(), self.open_warming()
-        self.forget_unused()
+        warming.forget_unused()
         report.modules = replace(warming.run(documents, progress), dropped=report.modules.dropped)
         report.timings_s.encoding = time.perf_counter() - started
+        report.seconds = round(report.seconds + report.timings_s.encoding, 3)
 
 
 def is_gone(path: Path) -> bool:
@@ -474,26 +498,3 @@ def is_gone(path: Path) -> bool:
         return not path.exists() or path.resolve() != path
     except OSError:
         return False
-
-
-KEPT_FILES = 20
-
-
-def result_of(report: IngestReport, reasons: tuple[ReasonCount, ...] = ()) -> SyncResult:
-    """Return the result of a run. It failed if it found no document and reports problems. reasons: of a website."""
-    files = (*report.failed, *report.warnings)
-    last = report.failed[-1] if report.failed and not report.documents else None  # the reason for the whole folder
-    if reasons and not report.documents and not report.failed:
-        problem = "no page of it can be read: the reasons are below"
-        return SyncResult(removed=report.removed, reasons=reasons, code="website-nothing", problem=problem)
-    return SyncResult(
-        added=report.documents - report.unchanged - report.replaced,
-        changed=report.replaced,
-        removed=report.removed,
-        unchanged=report.unchanged,
-        files=files[:KEPT_FILES],
-        num_files=len(files),
-        reasons=reasons,
-        code="sync-nothing" if last else "",
-        problem=f"{last.path}: {last.reason}" if last else "",
-    )

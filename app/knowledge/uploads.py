@@ -25,8 +25,8 @@ from app.domain.errors import DeskError
 from app.domain.progress import Progress, no_progress
 from app.domain.websites import WHOLE_SITE, SiteOptions, is_website
 from app.domain.words import one_line
-from app.knowledge.ingest import Ingestion, IngestReport, result_of
-from app.knowledge.websites import Websites, checked, share_pages
+from app.knowledge.ingest import Ingestion, IngestReport
+from app.knowledge.websites import Websites, checked, result_of, share_pages
 from app.storage.data_folder import BegunWork
 from app.storage.faq import SyncedFolderTable
 from app.storage.files import PARTIAL, replace_file
@@ -58,7 +58,7 @@ class Uploads:
             self._begun.note("upload", {noted: collection})
             try:
                 keep_file(file, data)
-                report = self._ingestion.run_alone([file], progress, collection=collection, warm=False)
+                report, _ = self._ingestion.run_alone([file], progress, collection=collection, warm=False)
                 if report.failed:
                     raise DeskError(f"{printable(file.name)}: {report.failed[0].reason}", code="unreadable")
             except BaseException:
@@ -105,7 +105,7 @@ class Uploads:
 
 def out_of_step(folder: Path, hashes: Mapping[str, str]) -> list[str]:
     """Return paths of uploads that differ from their documents, or of which one is missing. This version records such
-    work; older ones did not. folder: where uploads are. hashes: of all documents, by path.
+    work; older ones did not. folder: where uploads are. hashes: one for each document, by path.
     """
     found = (file for file in folder.resolve().rglob("*") if file.is_file() and not file.name.startswith("."))
     files = {str(file): file for file in found}
@@ -259,7 +259,7 @@ class Synchronising:
     def run_due(self, progress: Progress = no_progress) -> None:
         """Read the due folders. Does nothing while another run is active. Raises the errors of `progress`."""
         with self._folders.alone() as is_alone:
-            due = self._folders.due(datetime.now(UTC)) if is_alone else ()
+            due = self._folders.due(datetime.now(UTC)) if is_alone() else ()
             for folder in sorted(due, key=lambda one: is_website(one.folder)):  # folders first: they take seconds
                 try:
                     result = self.run(folder.folder, progress, who=SCHEDULE)

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING
 
+from app.domain.callers import PML_TENANT
 from app.domain.errors import DeskError
 from app.domain.progress import Bars, PassagesRead, Progress
 from app.knowledge.prompts import PassageText, PromptBuilder
@@ -115,12 +116,29 @@ class Warming:
         others = [id_ for id_ in self.library.all_ids(only_unencoded=True) if id_ not in inside]
         return self.encode([*sorted(inside), *others], progress)
 
+    def modules(self) -> frozenset[str]:
+        """Return modules in any tier, and modules from which prefixes in memory were computed, even if evicted."""
+        return self.engine.modules(PUBLIC_TENANT) | self.engine.modules_of_prefixes()
+
     def unused(self) -> frozenset[str]:
-        """Return modules that no passage uses. A killed run leaves such modules."""
-        if self.engine.info.is_elsewhere:
-            return frozenset()
-        there = self.engine.modules(PUBLIC_TENANT)
+        """Return modules that no passage uses. A killed run leaves such modules, and a question that was asked while
+        neighbours were chosen or passages were read.
+        """
+        # In this order: the library knows a module before the engine has it.
+        there = self.modules()
         return there - self.library.module_keys() - {self.engine.key(self.engine.segment(self.prompts.system))}
+
+    def forget_unused(self, *, with_pml: bool = False) -> None:
+        """Forget unused modules, also those of questions that have not reached the engine yet. with_pml: also modules
+        of PML prompts, which may contain text of a deleted document.
+        """
+        self.in_flight.wait()
+        self.engine.settle()
+        unused = self.unused()
+        if with_pml:
+            unused |= self.engine.modules(PML_TENANT)
+        if unused or with_pml:
+            self.engine.forget(unused)
 
     def survey(self) -> tuple[list[int], list[int]]:
         """Return the passages without a module, and those of them that fit into the largest tier, in order."""
@@ -292,5 +310,6 @@ class ReadingAhead:
                 done = self._warming.encode(due, report, until=self._look.is_set)
             finally:
                 self._warming.in_flight.unread.clear()
+        self._warming.forget_unused()  # of questions that did not wait for neighbours
         if done.failed:
             self.state = PassagesRead(read=total - unread + done.encoded + done.kept, total=total, is_reading=False)

@@ -17,7 +17,7 @@ from app.domain.progress import Progress
 from app.domain.settings import Settings
 from app.domain.websites import MOST_PAGES, ReasonCount, SiteOptions
 from app.domain.words import utc_now
-from app.knowledge.ingest import IngestOptions, IngestReport, result_of
+from app.knowledge.ingest import IngestOptions, IngestReport
 from app.websites.crawl import Crawl
 from app.websites.fetching import Fetcher, Guard, Resolve, resolve
 from app.websites.mirror import Mirror, site_folder
@@ -132,6 +132,31 @@ class Websites:
 
     def _below(self, origin: str) -> list[str]:
         return [name for name in self._names() if name.startswith(f"{origin}/")]
+
+
+KEPT_FILES = 20
+
+
+def result_of(report: IngestReport, reasons: tuple[ReasonCount, ...] = ()) -> SyncResult:
+    """Return the result of a run. It failed if it found no document and reports problems. reasons: why pages of a
+    website were left out.
+    """
+    files = (*report.failed, *report.warnings)
+    last = report.failed[-1] if report.failed and not report.documents else None  # the reason for the whole folder
+    if reasons and not report.documents and not report.failed:
+        problem = "no page of it can be read: the reasons are below"
+        return SyncResult(removed=report.removed, reasons=reasons, code="website-nothing", problem=problem)
+    return SyncResult(
+        added=report.documents - report.unchanged - report.replaced,
+        changed=report.replaced,
+        removed=report.removed,
+        unchanged=report.unchanged,
+        files=files[:KEPT_FILES],
+        num_files=len(files),
+        reasons=reasons,
+        code="sync-nothing" if last else "",
+        problem=f"{last.path}: {last.reason}" if last else "",
+    )
 
 
 def checked(url: str, site: SiteOptions) -> str:

@@ -53,8 +53,8 @@ class Asking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """A message that concerns a look-up. kept: the message as it is stored. is_begun: none was open before. trail: of
-    the messages up to this one.
+    """A message that concerns a look-up. kept: the message as it is stored. is_begun: none was open before. trail: the
+    steps of the messages up to this one.
     """
 
     step: Step

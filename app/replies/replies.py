@@ -74,7 +74,7 @@ Words = tuple[str, ...]
 
 
 class Heard(NamedTuple):
-    """A recognised message of small talk. language: of its phrases."""
+    """A recognised message of small talk. language: the one its phrases are in."""
 
     kind: Kind
     language: str

@@ -55,8 +55,9 @@ class ArchivedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The content of an archive. version: of the Warmdesk that wrote it. created: ISO 8601. folder: its data folder.
-    database: path of the SQLite database among the files; schema: its revision. None: the database is on a server.
+    """The content of an archive. version: the Warmdesk version that wrote it. created: ISO 8601. folder: its data
+    folder. database: path of the SQLite database among the files; schema: its revision. None: the database is on a
+    server.
     """
 
     format: int

@@ -56,7 +56,7 @@ class _Ended:
     """How conversations went in a period, as SQL: `joined` adds the tables to a query, `had` has the conditions."""
 
     def __init__(self, period: Period, ids: Sequence[str] | None = None) -> None:
-        """ids: of the conversations, if they are known."""
+        """ids: the conversations', if they are known."""
         outcome, rated = MessageRow.outcome, FeedbackRow.value
         flags: dict[Ended, ColumnElement[bool]] = {"asked": outcome != "smalltalk"}
         flags |= {"answered": outcome == "answered", "unsure": outcome == "unsure", "nothing": outcome == "nothing"}

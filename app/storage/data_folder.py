@@ -35,12 +35,13 @@ from durable import sync
 LOCK_FILE = "warmdesk.lock"
 OWNER_FILE = "warmdesk.lock.json"
 SOCKET_FILE = "warmdesk.sock"  # a running server takes commands here: see `app.web.serve`
+LOOKED_S = 0.2  # seconds to wait for `is_locked` of another process, which takes the lock for a moment
 log = logging.getLogger(__name__)
 
 
 @contextmanager
 def lock_data_folder(folder: Path, purpose: str, make_room: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Lock the data folder during the block, without waiting. It is created if needed, for its user only. A killed
+    """Lock the data folder during the block. It is created if needed, for its user only. A killed
     restore is undone first. purpose: the command. make_room: called before anything is written. Raises DeskError:
     "data-folder-in-use" if any process has the lock, "data-folder-unusable" or "disk-full".
     """
@@ -52,7 +53,7 @@ def lock_data_folder(folder: Path, purpose: str, make_room: Callable[[], None] =
         # Not per thread: another thread may stop the server.
         lock = FileLock(folder / LOCK_FILE, mode=0o600, thread_local=False)
         try:
-            lock.acquire(timeout=0)
+            lock.acquire(timeout=LOOKED_S)
         except Timeout:
             raise DeskError(
                 f"data folder {folder} is in use by {_owner(folder)}: stop it or use another --data-dir",
@@ -67,6 +68,7 @@ def lock_data_folder(folder: Path, purpose: str, make_room: Callable[[], None] =
             if undo_swap(folder):
                 log.warning("a restore was not finished and %s is unchanged: restore again", folder)
             remove_abandoned(folder)
+            (folder / SOCKET_FILE).unlink(missing_ok=True)  # of a killed server
         yield
     finally:
         with suppress(OSError):  # a remaining file does no harm: it is read only while the lock is held

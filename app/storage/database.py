@@ -100,17 +100,19 @@ class Database:
             return find(session)
 
     @contextmanager
-    def alone(self, work: Work) -> Iterator[bool]:
-        """Hold the lock for this work during the block, if it is free. Yield whether it was."""
+    def alone(self, work: Work) -> Iterator[Callable[[], bool]]:
+        """Hold the lock for this work during the block, if it is free. Yield a function that returns whether it is
+        held: a lost connection has released it.
+        """
         if not self.is_shared:
-            yield True
+            yield lambda: True
             return
         with self._used():
             connection = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         try:
             with self._used():
                 is_ours = postgres.take_lock(connection, work)
-            yield is_ours
+            yield lambda: is_ours and postgres.is_alive(connection)
         finally:
             with suppress(DBAPIError, PendingRollbackError):  # a lost connection has released the lock
                 postgres.give_locks_back(connection)

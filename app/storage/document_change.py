@@ -245,6 +245,7 @@ class _Change:
             return
         row.title, row.content_hash, row.collection = document.title, document.content_hash, document.collection
         row.loaded_at, row.num_passages, row.url = datetime.now(UTC), len(self._passages), document.url
+        row.remarks = list(document.remarks or ())
         session.flush()
 
 

@@ -1,5 +1,6 @@
 """The FAQ and the synchronised folders in the database."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
@@ -84,13 +85,14 @@ class SyncedFolderTable(Store):
         rows = self._database.values(select(SyncedFolderRow))
         return sorted(map(_stored, rows), key=attrgetter("folder"))
 
-    def alone(self) -> AbstractContextManager[bool]:
+    def alone(self) -> AbstractContextManager[Callable[[], bool]]:
         return self._database.alone("folders")
 
     def due(self, now: datetime) -> list[SyncedFolder]:
-        waiting = select(SyncedFolderRow).where(SyncedFolderRow.next_run <= now)
-        in_turn = waiting.order_by(SyncedFolderRow.next_run, SyncedFolderRow.id)
-        return [_stored(row) for row in self._database.values(in_turn)]
+        in_turn = select(SyncedFolderRow).order_by(SyncedFolderRow.next_run, SyncedFolderRow.id)
+        folders = map(_stored, self._database.values(in_turn))
+        # Further ahead than its interval, it was noted before the clock was set back.
+        return [one for one in folders if not now < one.next_run <= now + timedelta(minutes=one.every_minutes)]
 
     def save(self, folder: SyncedFolder) -> None:
         """Add a folder, or change the settings of the folder with this path. Its last result stays."""

@@ -109,7 +109,7 @@ class SettingsFile:
 
     def _write(self, text: str) -> None:
         try:
-            with replacing(self._path, PARTIAL) as temporary:
+            with replacing(self._path.resolve(), PARTIAL) as temporary:  # a link, as to /etc, stays
                 if self._path.exists():
                     temporary.chmod(self._path.stat().st_mode & 0o777)
                 temporary.write_text(text, encoding="utf-8")

@@ -7,9 +7,10 @@ change, so none is lost when the server stops.
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from statistics import median_high
 from uuid import uuid4
 
-from sqlalchemy import func, select, tuple_
+from sqlalchemy import func, or_, select, tuple_
 from sqlalchemy.orm import Session
 
 from app.domain.answers import Handoff, HandoffReason, HandoffState, Outcome
@@ -19,6 +20,8 @@ from app.storage.history import conversation_of, last_position
 from app.storage.tables import ConversationRow, DeliveryRow, FactRow, FeedbackRow, HandoffRow, MessageRow
 
 CLAIMED = timedelta(minutes=1)  # longer than sending takes
+LONGEST_PAUSE = timedelta(days=1)  # between two attempts
+LATEST, ENOUGH = 50, 3  # hand-offs whose median is the usual wait: most, and least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +42,8 @@ class Deliveries(Store):
         """Return the oldest message that is due, or None. It is reserved for `CLAIMED`, so that no other server sends
         it. After that time, another server may send it, in case this one was killed.
         """
-        waiting = (DeliveryRow.state == "due", DeliveryRow.due <= now)
+        # Further ahead than any pause, it was noted before the clock was set back.
+        waiting = (DeliveryRow.state == "due", or_(DeliveryRow.due <= now, DeliveryRow.due > now + LONGEST_PAUSE))
         query = select(DeliveryRow, HandoffRow).join(HandoffRow, HandoffRow.id == DeliveryRow.handoff_id)
         query = query.where(*waiting).order_by(DeliveryRow.created, DeliveryRow.id).limit(1)
         with self._database.write() as session:
@@ -48,7 +52,7 @@ class Deliveries(Store):
                 return None
             row, handoff = found
             row.due = now + CLAIMED
-            return row.to(Delivery, handoff=handoff.to(Handoff, place=0, messages=0, fresh=False))
+            return row.to(Delivery, handoff=handoff.to(Handoff, place=0, usual_wait=None, messages=0, fresh=False))
 
     def note(self, delivery_id: str, problem: str, again: datetime | None) -> None:
         """Record an attempt. problem: one line, "" if it arrived. again: time of the next attempt; None: never."""
@@ -63,7 +67,7 @@ _WATCHED = "queue watched"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandoffOfSomebody:
-    """A hand-off as agents see it. owner: the conversation's. role, text, said: of the last message."""
+    """A hand-off as agents see it. owner: the conversation's. role, text, said: those of the last message."""
 
     handoff: Handoff
     owner: str
@@ -154,6 +158,12 @@ class Handoffs(Store):
         with self._database.read() as session:
             return [_of_somebody(session, row) for row in session.scalars(query)]
 
+    def num_waiting(self) -> int:
+        its = (HandoffRow.state == "waiting", ConversationRow.deleted.is_(None))
+        query = select(func.count()).select_from(HandoffRow).join(ConversationRow).where(*its)
+        with self._database.read() as session:
+            return session.scalar(query) or 0
+
     def num_others(self, conversation_id: str, owner: str) -> int:
         """Return the number of the owner's other conversations."""
         others = (ConversationRow.of(owner), ConversationRow.id != conversation_id)
@@ -211,11 +221,20 @@ def _latest(session: Session, conversation_id: str, owner: str) -> HandoffRow | 
 
 
 def _handoff(session: Session, row: HandoffRow) -> Handoff:
-    place, last = 0, last_position(session, row.conversation_id)
+    place, usual, last = 0, None, last_position(session, row.conversation_id)
     if row.state == "waiting":
         earlier = tuple_(HandoffRow.requested, HandoffRow.id) <= (row.requested, row.id)
         place = session.scalar(select(func.count()).where(HandoffRow.state == "waiting", earlier)) or 0
-    return row.to(Handoff, place=place, messages=last + 1, fresh=row.state == "closed" and row.position == last)
+        usual = _usual_wait(session)
+    fresh = row.state == "closed" and row.position == last
+    return row.to(Handoff, place=place, usual_wait=usual, messages=last + 1, fresh=fresh)
+
+
+def _usual_wait(session: Session) -> timedelta | None:
+    query = select(HandoffRow.requested, HandoffRow.taken).where(HandoffRow.reason != "agent")
+    latest = session.execute(query.where(HandoffRow.taken.is_not(None)).order_by(HandoffRow.id.desc()).limit(LATEST))
+    waits = [taken - requested for requested, taken in latest if taken is not None]
+    return median_high(waits) if len(waits) >= ENOUGH else None
 
 
 def _of_somebody(session: Session, row: HandoffRow) -> HandoffOfSomebody:

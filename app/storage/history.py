@@ -66,7 +66,9 @@ def documents_of(row: MessageRow) -> set[str]:
 
 
 def resting_on_forgotten(rows: Sequence[MessageRow], forgotten: Mapping[str, datetime]) -> set[str]:
-    """Return the answers that may contain information from a deleted document. rows: of a conversation, in order."""
+    """Return the answers that may contain information from a deleted document. rows: a conversation's messages, in
+    order.
+    """
     asked = {row.id: row.created for row in rows}
     found, until = set(), NEVER
     for row in rows:

@@ -6,14 +6,14 @@ point, as in SQLite, because PostgreSQL's order depends on the database.
 """
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from operator import attrgetter, itemgetter
 from pathlib import PurePath
 from urllib.parse import quote
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from app.domain.documents import (
@@ -77,10 +77,9 @@ class Library:
         rows = self._database.values(select(DocumentRow))
         return sorted((row.to(StoredDocument) for row in rows), key=attrgetter("path"))
 
-    def contents(self) -> dict[str, tuple[str, str]]:
-        """Return the content's hash and the collection of each document, by path."""
-        query = select(DocumentRow.path, DocumentRow.content_hash, DocumentRow.collection)
-        return {path: (hash_, collection) for path, hash_, collection in self._database.rows(query)}
+    def set_remarks(self, path: str, remarks: Sequence[str]) -> None:
+        with self._database.write() as session:
+            session.execute(update(DocumentRow).where(DocumentRow.path == path).values(remarks=list(remarks)))
 
     def counts(self) -> Counts:
         query = select(func.count(), func.coalesce(func.sum(DocumentRow.num_passages), 0))
@@ -210,7 +209,7 @@ class Library:
         with self._database.read() as session:
             return generation_of(session)
 
-    def alone(self) -> AbstractContextManager[bool]:
+    def alone(self) -> AbstractContextManager[Callable[[], bool]]:
         return self._database.alone("documents")
 
     def set_fact(self, key: str, value: str) -> None:

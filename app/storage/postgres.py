@@ -113,6 +113,17 @@ def take_lock(connection: Connection, which: str) -> bool:
     return bool(connection.scalar(text("SELECT pg_try_advisory_lock(:ours, :which)"), numbers))
 
 
+def is_alive(connection: Connection) -> bool:
+    """Return whether a connection, and so its locks, still exists. SQLAlchemy would replace a lost one by another."""
+    if connection.invalidated:
+        return False
+    try:
+        connection.execute(text("SELECT 1"))
+    except DBAPIError:
+        return False
+    return True
+
+
 def give_locks_back(connection: Connection) -> None:
     """Release the locks at once. PostgreSQL notices a closed connection only a little later."""
     connection.execute(text("SELECT pg_advisory_unlock_all()"))

@@ -19,7 +19,7 @@ MIGRATES: Final = "warmdesk_migrates"
 
 
 class Problem(NamedTuple):
-    """A problem that a person can fix. code: of the DeskError. what: the event. cure: the fix."""
+    """A problem that a person can fix. code: the DeskError's. what: the event. cure: the fix."""
 
     code: str
     what: str

@@ -47,7 +47,7 @@ def bin_of(milliseconds: float) -> int:
 
 
 def percentile(bins: Mapping[int, int], share: float) -> float:
-    """Return a percentile in milliseconds. bins: counts, at least one. share: of the times at or below it."""
+    """Return a percentile in milliseconds. bins: counts, at least one. share: of times at or below it, 0 to 1."""
     wanted = ceil(share * sum(bins.values()))
     ordered = sorted(bins)
     up_to = zip(ordered, accumulate(bins[number] for number in ordered), strict=True)

@@ -47,7 +47,7 @@ class Base(DeclarativeBase):
 
 class DocumentRow(Base):
     """An ingested file. path: its absolute path, or the name under which it was ingested. collection: "" for none.
-    url: its public address, "" if unknown.
+    url: its public address, "" if unknown. remarks: see `NewDocument`.
     """
 
     __tablename__ = "documents"
@@ -61,6 +61,7 @@ class DocumentRow(Base):
     num_passages: Mapped[int]
     collection: Mapped[str] = mapped_column(server_default="", index=True)
     url: Mapped[str] = mapped_column(server_default="")
+    remarks: Mapped[list[str] | None] = mapped_column(sa.JSON(none_as_null=True))
 
 
 class PassageRow(Base):
@@ -137,7 +138,7 @@ class SyncedFolderRow(Base):
 
 class FaqRow(Base):
     """A question that an agent answered, with other wordings of it. author: the account that changed it last. hits: how
-    often it answered a customer. vectors: of the question and its wordings, float32, little-endian.
+    often it answered a customer. vectors: the question's and those of its wordings, float32, little-endian.
     """
 
     __tablename__ = "faq"
@@ -278,7 +279,7 @@ class UsageRow(Base):
 
 
 class ModuleUseRow(Base):
-    """A prompt module of an answer. id: of the module, called key in the database. created: as in the message, so that
+    """A prompt module of an answer. id: the module's key. created: as in the message, so that
     the latest misses are found without reading messages.
     """
 
@@ -312,7 +313,7 @@ class FeedbackRow(Base):
 
 class HandoffRow(Base):
     """A hand-off of a conversation to an agent; a conversation has one open hand-off at most. agent: the account that
-    took it. position: of the last message at its close.
+    took it. position: the last message's when it was closed.
     """
 
     __tablename__ = "handoffs"
@@ -366,7 +367,7 @@ class LookUpStateRow(Base):
 
 class LookUpCallRow(Base):
     """What became of a look-up. event: asked, found, not_found, failed or cancelled. visitor, address: hashes, for an
-    hour. ms: of the call.
+    hour. ms: duration of the call.
     """
 
     __tablename__ = "lookup_calls"

@@ -75,6 +75,11 @@ class AgentQueue:
         self._handoffs.watch(self._now())
         return self._handoffs.queue()
 
+    def num_waiting(self) -> int:
+        """Return the number of waiting customers. The caller counts as a present agent."""
+        self._handoffs.watch(self._now())
+        return self._handoffs.num_waiting()
+
     def case(self, handoff_id: int, agent: str = "") -> OpenCase:
         """Return a hand-off with its conversation. agent: the reader, except an admin. Raises DeskError
         "handoff-closed" for a closed hand-off of another agent, because later messages are private.

@@ -19,10 +19,10 @@ from app.domain.logs import Recurring
 from app.domain.settings import Settings
 from app.domain.words import utc_now
 from app.storage.database import Database
-from app.storage.handoffs import Deliveries, Delivery
+from app.storage.handoffs import LONGEST_PAUSE, Deliveries, Delivery
 
 SIGNATURE = "Warmdesk-Signature"
-PAUSES_S = (10, 60, 300, 1800, 2 * 3600, 6 * 3600, 24 * 3600)
+PAUSES_S = (10, 60, 300, 1800, 2 * 3600, 6 * 3600, int(LONGEST_PAUSE.total_seconds()))
 """Delays before retries, in seconds. After the last retry a delivery has failed."""
 TIMEOUT_S = 10.0
 LOOK_S = 2.0
@@ -102,7 +102,7 @@ class WebhookSender:
         try:
             answered = self._client.post(url, content=body, headers=headers)
             problem = "" if answered.is_success else f"status {answered.status_code}"
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except Exception as error:  # of any kind: another one must not be tried every minute for ever
             problem = str(error) or type(error).__name__
         pause_s = dict(enumerate(PAUSES_S)).get(delivery.tries) if problem else None
         if problem:

@@ -53,7 +53,7 @@ QuestionAnswer = tuple[TokenIds, TokenIds | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingPassage:
-    """A passage. source: its data set. topic: groups passages that are hard to distinguish. tokens: of its module."""
+    """A passage. source: its data set. topic: groups passages that are hard to distinguish. tokens: its module's."""
 
     source: str
     topic: str

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypeAlias, cast
 
 from fastapi import FastAPI, Form, Query, Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from app.access.identity import PER_MINUTE, SCOPES, Administration, caller_of, verified
 from app.access.limits import LoginRateLimiter, address_of
@@ -16,7 +16,7 @@ from app.domain.errors import DeskError
 from app.domain.words import translatable
 from app.storage.people import LIFETIME_S, Accounts, Audit, Sessions
 from app.storage.tables import LARGEST_NUMBER
-from app.web.admin_pages import admin_page, done, home_of
+from app.web.admin_pages import NO_STORE, admin_page, describe, done, home_of, operations
 from app.web.guard import ADMIN as ADMIN_COOKIE
 from app.web.guard import Site, come_again
 from app.web.rendering import admin_words, page_language, render
@@ -27,10 +27,12 @@ _PAGE = re.compile(r"/admin(?:/[a-z0-9-]{1,40}){1,4}")  # where an ended sign-in
 def add_login_routes(app: FastAPI, accounts: Accounts, sessions: Sessions, site: Site, audit: Audit) -> None:
     limiter = LoginRateLimiter()
 
-    def login_html(request: Request, problem: str = "", name: str = ADMIN, **values: object) -> str:
+    def login_html(request: Request, problem: str = "", name: str = "", **values: object) -> str:
         language, back = page_language(request.headers), request.query_params.get("next", "")
-        back = back if _PAGE.fullmatch(back) else ""
-        return render("login.html", language=language, problem=problem, name=name, next=back, **values)
+        values["next"] = back if _PAGE.fullmatch(back) else ""
+        values["is_first"] = is_first = [one.name for one in accounts.all()] == [ADMIN]
+        name = name or (ADMIN if is_first else "")
+        return render("login.html", language=language, problem=problem, name=name, **values)
 
     @app.get("/admin/login")
     def login_page(request: Request) -> HTMLResponse:
@@ -70,7 +72,7 @@ def add_login_routes(app: FastAPI, accounts: Accounts, sessions: Sessions, site:
         return response
 
 
-ACCOUNTS, KEYS = "/admin/accounts", "/admin/keys"
+ACCOUNTS, API = "/admin/accounts", "/admin/api"
 Text = Annotated[Line, Form()]
 By: TypeAlias = Callable[[Request], Administration]  # changes in the name of a request's sender
 Change: TypeAlias = Callable[[Administration], object]  # returns a secret that is shown once, if it makes one
@@ -123,20 +125,23 @@ def add_account_routes(app: FastAPI, by: By) -> None:
         return page(request, lambda by: by.remove_account(other(request, name)), did="account-removed")
 
 
-def add_key_routes(app: FastAPI, by: By) -> None:
+def add_api_page(app: FastAPI, by: By, public_url: str | None) -> None:
+    """Add the page of the API and its keys. public_url: the server's URL, if not the request's."""
+
     def page(request: Request, change: Change = lambda _: None, name: str = "", did: str = "") -> Response:
         made, problem = _tried(change, by(request))
         if did and not problem:
-            return done(KEYS, did)
+            return done(API, did)
         shown = {"problem": problem, "name": name, "key": made, "keys": by(request).keys.all()}
-        shown |= {"scopes": SCOPES, "per_minute": PER_MINUTE}
-        return admin_page(request, "keys.html", status=409 if problem else 200, **shown)
+        shown |= {"scopes": SCOPES, "per_minute": PER_MINUTE, "operations": list(operations(describe(app)))}
+        shown["base"] = (public_url or str(request.base_url)).rstrip("/")
+        return admin_page(request, "api.html", status=409 if problem else 200, **shown)
 
-    @app.get(KEYS)
+    @app.get(API)
     def shown(request: Request) -> Response:
         return page(request)
 
-    @app.post(KEYS)
+    @app.post(API + "/keys")
     def create(
         request: Request,
         name: Text = "",
@@ -145,9 +150,13 @@ def add_key_routes(app: FastAPI, by: By) -> None:
     ) -> Response:
         return page(request, lambda by: by.create_key(name, scope or (), per_minute), name)
 
-    @app.post(KEYS + "/revoke")
+    @app.post(API + "/keys/revoke")
     def revoke(request: Request, name: Text) -> Response:
         return page(request, lambda by: by.revoke_key(name), did="key-revoked")
+
+    @app.get("/admin/openapi.json")
+    def document() -> Response:
+        return JSONResponse(describe(app), headers=NO_STORE)
 
 
 ACTIONS: Mapping[str, str] = {

@@ -1,4 +1,4 @@
-"""The frame of all admin pages, the pages of encoded passages, of the API and of look-ups.
+"""The frame of all admin pages, the pages of encoded passages and of look-ups, the description of the API.
 
 `access_rules` alone defines the pages and their readers. The page of the API sends requests with a key that the reader
 types, never with the reader's session. The session cookie is sent to /admin only, so no other page can make a browser
@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 
 from fastapi import FastAPI, Form, Request
 from fastapi.openapi.utils import get_openapi
-from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from app.access.identity import caller_of
 from app.desk.service import Service
@@ -38,9 +38,8 @@ PAGES = (
     ("/admin/engine", translatable("Engine")),
     ("/admin/settings", translatable("Settings")),
     ("/admin/accounts", translatable("Accounts")),
-    ("/admin/keys", translatable("Keys")),
     ("/admin/audit", translatable("Audit log")),
-    ("/admin/api", translatable("API")),
+    ("/admin/api", translatable("API and keys")),
 )
 """Path and name of every page, in the order of the navigation."""
 GROUPS = {
@@ -186,19 +185,6 @@ def found(modules: tuple[ModuleRow, ...], query: str, order: str) -> list[Module
 FOR_PROGRAMS = ("/v1/", "/metrics", "/healthz", "/readyz")  # prefixes of the paths that are described
 
 
-def add_api_page(app: FastAPI, public_url: str | None) -> None:
-    """Add the page and its document, for admins only. public_url: the server's URL, if not the request's."""
-
-    @app.get("/admin/openapi.json")
-    def document() -> JSONResponse:
-        return JSONResponse(describe(app), headers=NO_STORE)
-
-    @app.get("/admin/api")
-    def page(request: Request) -> HTMLResponse:
-        described, base = list(operations(describe(app))), public_url or str(request.base_url)
-        return admin_page(request, "api.html", operations=described, base=base.rstrip("/"))
-
-
 def describe(app: FastAPI) -> dict[str, Any]:
     """Return the OpenAPI document of the routes for programs."""
     found = get_openapi(title=app.title, version="1", routes=app.routes)
@@ -213,7 +199,8 @@ def operations(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Return each method of each path, with its parameters and the fields of its body (`_fields`). is_json: the body is
     JSON, not a form with a file. draft: an example body with the required fields.
     """
-    for path, methods in document["paths"].items():
+    paths = sorted(document["paths"].items(), key=lambda item: not item[0].startswith("/v1/"))
+    for path, methods in paths:
         for method, one in methods.items():
             contents = one.get("requestBody", {}).get("content", {})
             body = [row for content in contents.values() for row in _fields(content["schema"], document)]

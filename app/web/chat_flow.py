@@ -1,12 +1,10 @@
 """The behaviour of the chat page: each method takes plain values and returns the parts of the page to redraw.
 
 The browser sends the conversation's id with every call, so two readers never share state. The server only stores the
-running answer of each browser session, so that Stop and switching can end it. Suggestions are headings of the pages
-found for the last question; no model is asked.
+running answer of each browser session, so that Stop and switching can end it.
 """
 
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -27,29 +25,6 @@ from app.domain.settings import Settings
 from app.domain.threads import in_own_thread
 from app.domain.words import utc_now
 from app.web.rendering import ENGLISH, error_words, render
-
-MOST = 3
-_WORD = re.compile(r"\w+")
-
-
-def suggestions(question: str, answer: Answer) -> list[str]:
-    """Return what the answer gives to choose from, or at most MOST topics of pages that it does not use; none that the
-    question already names.
-    """
-    if answer.choices:
-        return list(answer.choices)
-    topics: list[str] = []
-    for citation in (one for one in answer.citations if one.see_also):
-        for topic in (citation.section.rpartition(" > ")[2], citation.title):
-            if topic and not any(_names(known, topic) for known in (question, *topics)):
-                topics.append(topic)
-                break
-    return topics[:MOST]
-
-
-def _names(text: str, topic: str) -> bool:
-    return {word.lower() for word in _WORD.findall(topic)} <= {word.lower() for word in _WORD.findall(text)}
-
 
 YIELD_S = 0.04
 SHOWN_TURNS = 40  # maximum messages of a conversation on its page, the latest
@@ -73,9 +48,9 @@ class ChatView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
-    """The customer at a page. owner: of the conversations (`app.domain.callers`). session: one browser tab. address: of
-    the browser. language: of the page's own words (`app.web.rendering`). user: who the company's site
-    says this is.
+    """The customer at a page. owner: the owner of the conversations (`app.domain.callers`). session: one browser tab.
+    address: the browser's. language: of the page's own words (`app.web.rendering`). user: who the company's site says
+    this is.
     """
 
     owner: str
@@ -311,7 +286,6 @@ class ChatFlow:
         return self._desk.turns(conversation_id, reader.owner, SHOWN_TURNS + 1)
 
     def _transcript(self, turns: Sequence[Turn], reader: Reader) -> str:
-        asked, last = turns[-2:] if len(turns) > 1 else (None, None)
         return render(
             "chat/transcript.html",
             language=reader.language,
@@ -319,7 +293,6 @@ class ChatFlow:
             has_older=len(turns) > SHOWN_TURNS,
             contacts=self._desk.contacts(),
             technical=self._settings.show_technical,
-            topics=suggestions(asked.text, last.answer) if asked and last and last.answer else (),
         )
 
     def _listed(self, open_id: str, reader: Reader, *, query: str = "", deleted: str = "") -> str:

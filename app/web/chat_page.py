@@ -90,17 +90,20 @@ PERIOD_S = 2.0
 
 
 class HandoffPart:
-    """The line of a hand-off. Create it at its place on the page; call `connect` once the other parts exist."""
+    """The line of a hand-off. Create it at its place on the page; call `connect` once the other parts exist. html: the
+    part that shows it.
+    """
 
-    def __init__(self, flow: ChatFlow, view: HandoffView) -> None:
-        self._flow, self._view = flow, view
-        self._html = gr.HTML("", elem_id="wd-handoff", js_on_load=static("handoff.js"), apply_default_css=False)
+    def __init__(self, flow: ChatFlow, view: HandoffView, html: gr.HTML) -> None:
+        self._flow, self._view, self._html = flow, view, html
         self._timer = gr.Timer(PERIOD_S, active=False)
         # A field of the page: with `gr.State`, each page would hold a connection, and the server its values.
         self._mark = gr.Textbox(visible="hidden", elem_id="wd-handoff-mark", label="What the line shows")
 
-    def connect(self, open_id: Any, transcript: Any, shown: list[Any], verdict: Any) -> None:
-        """Wire the events. shown: the page's parts, which `_updates` draws. verdict: the event of a rating."""
+    def connect(self, open_id: Any, transcript: Any, shown: list[Any], verdict: Any, foot: Any) -> None:
+        """Wire the events. shown: the page's parts, which `_updates` draws. verdict: the event of a rating. foot: its
+        script asks for a look at times.
+        """
         parts = [self._html, self._timer, self._mark]
 
         def drawn(line: HandoffLine) -> tuple[Any, ...]:
@@ -138,7 +141,8 @@ class HandoffPart:
 
         quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
         self._html.person(acted, [open_id], [*shown, *parts], **quiet)
-        self._timer.tick(ticked, [open_id, self._mark], [*shown, *parts], trigger_mode="once", **quiet)
+        for looks in (self._timer.tick, foot.look):
+            looks(ticked, [open_id, self._mark], [*shown, *parts], trigger_mode="once", **quiet)
         verdict.then(judged, [open_id, self._mark], parts, **quiet)
         transcript.change(refreshed, [open_id, self._mark], parts, **quiet)
 
@@ -238,7 +242,7 @@ def build_chat(desk: Service, limits: QuestionLimits, settings: Settings) -> gr.
                     live = part("", "wd-live")
                 with gr.Column(elem_id="wd-foot"):
                     reading = ReadingPart(flow)
-                    handoff = HandoffPart(flow, HandoffView(desk, settings, limits))
+                    handoff = HandoffPart(flow, HandoffView(desk, settings, limits), part("", "wd-handoff"))
                     plain: dict[str, Any] = {"label": "", "show_label": False, "container": False}
                     box = gr.Textbox(elem_id="wd-box", lines=1, max_lines=8, autofocus=True, submit_btn=True, **plain)
                     foot = part("", "wd-hint", static("typing.js") + static("page.js"))
@@ -258,7 +262,7 @@ def build_chat(desk: Service, limits: QuestionLimits, settings: Settings) -> gr.
         transcript.retry(retried, [open_id], shown, **answers)
         transcript.edit(edited, [open_id], shown, **direct)
         verdict = transcript.verdict(judged, None, None, trigger_mode="multiple", **direct)  # a reason follows at once
-        handoff.connect(open_id, transcript, shown, verdict)
+        handoff.connect(open_id, transcript, shown, verdict, foot)
         reading.connect(open_id, shown)
         side.open(clicked, [open_id], shown, **direct)
         side.find(searched, [open_id], shown, **direct)

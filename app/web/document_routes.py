@@ -63,6 +63,9 @@ class Events(StreamingResponse):
             self._has_left.set()
 
 
+MOST_WAITING = 1000  # reports of progress that a client has not read; further ones are left out
+
+
 def events(
     work: Callable[[Any], Any],
     words: Callable[[str, str], str] = lambda code, message: message,
@@ -79,7 +82,8 @@ def events(
     def report(stage: str, done: int, total: int, **more: Any) -> None:
         if until_left and has_left.is_set():
             raise ClientLeft
-        waiting.put({"stage": stage, "done": done, "total": total, **more})
+        if not has_left.is_set() and (more or waiting.qsize() < MOST_WAITING):
+            waiting.put({"stage": stage, "done": done, "total": total, **more})
 
     def run() -> None:
         try:

@@ -46,7 +46,7 @@ _Said = str | int | float | bool | None
 
 
 class PageEvent(BaseModel, strict=True):
-    """An event of a page. session_hash: of the page. fn_index: number of the event. data: its inputs. event_data: the
+    """An event of a page. session_hash: the page's. fn_index: number of the event. data: its inputs. event_data: the
     script's data about the event. trigger_id: the component.
     """
 

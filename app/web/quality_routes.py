@@ -226,6 +226,10 @@ def add_queue_routes(app: FastAPI, desk: Service, transcripts: Transcripts, queu
 
         return answered(request, work)
 
+    @app.get("/admin/queue/waiting")
+    def waiting() -> JSONResponse:
+        return JSONResponse({"waiting": queue.num_waiting()}, headers=NO_STORE)
+
     @app.get("/admin/queue/faq")
     def pairs(query: Line = "") -> JSONResponse:
         """Return the pairs of the FAQ that have all words of a text."""

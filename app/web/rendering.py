@@ -36,6 +36,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u202a-\u202e\u2066-\u206
 _BULLET = re.compile(r"^([ \t]{0,8})•(?=[ \t])", re.MULTILINE)
 _HEADING = re.compile(r"^#{1,6}[ \t]+([^\s#].*)$", re.MULTILINE)
 _LINK = re.compile(r"!?\[([^\[\]\n]{0,200})\]\(([^()\s]{0,500})[^()\n]{0,100}\)")
+_BLOCK = re.compile(r"<(?=(?:p|li|br)\b)")
 _END = re.compile(r"((?:</(?:p|li|ul|ol)>)+)$")
 _EMPHASIS = (
     ("em", re.compile(r"\*(\*\*[^\s*][^*\n]{0,300}\*\*)\*")),
@@ -73,6 +74,11 @@ def linked(html: Markup, links: Mapping[str, str]) -> Markup:
         return f'<a href="{by_html[found[0]]}" rel="noopener noreferrer">{found[0]}</a>'
 
     return Markup(re.sub(longest_first, anchor, str(html)))
+
+
+def preview(text: str) -> str:
+    """Return the beginning of an answer without Markdown."""
+    return Markup(_BLOCK.sub(" <", str(answer_html(text[:500])))).striptags()
 
 
 def caret_html(text: str) -> Markup:
@@ -315,6 +321,7 @@ _FUNCTIONS = (
     *(words.ago, words.count, words.counted, words.milliseconds, words.percent),
     *(words.short_path, words.size, words.until, words.interval, callers.notice_words),
     *(reuse_words.reason_words, reuse_words.cure_words, reuse_words.reuse_line, reuse_words.source_words),
+    *(answer_html, caret_html, linked, lookup_html, preview, problem_words, sources_of, statements_html),
 )
 _WORDS = ("SYSTEM_TEXT", "EXACT", "APPROXIMATE", "ELSEWHERE")
 
@@ -344,20 +351,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.install_gettext_callables(words.gettext, words.ngettext, newstyle=True)  # type: ignore[attr-defined]
-    environment.globals |= {
-        function.__name__: function
-        for function in (
-            *_FUNCTIONS,
-            answer_html,
-            caret_html,
-            linked,
-            lookup_html,
-            day,
-            problem_words,
-            sources_of,
-            statements_html,
-        )
-    }
+    environment.globals |= {function.__name__: function for function in (*_FUNCTIONS, day)}
     environment.globals |= {"translated": words.gettext, "_": _in_page_language, "OUTCOME_WORDS": OUTCOME_WORDS}
     environment.globals |= {name: getattr(reuse_words, name) for name in _WORDS}
     macros = environment.get_template("macros.html").module

@@ -24,8 +24,8 @@ from app.storage.conversation_care import Transcripts
 from app.storage.database import Database
 from app.storage.people import Accounts, Audit, Sessions
 from app.support.handoff import AgentQueue
-from app.web.accounts import add_account_routes, add_audit_page, add_key_routes, add_login_routes
-from app.web.admin_pages import add_api_page, add_lookup_routes, add_module_routes
+from app.web.accounts import add_account_routes, add_api_page, add_audit_page, add_login_routes
+from app.web.admin_pages import add_lookup_routes, add_module_routes
 from app.web.chat_routes import add_typing_routes, add_visitor_routes, add_widget_routes
 from app.web.dashboard import add_dashboard_routes
 from app.web.document_routes import add_document_routes, add_passage_routes, add_source_routes, add_sync_routes
@@ -36,10 +36,7 @@ from app.web.quality_routes import add_quality_routes, add_queue_routes
 from app.web.rendering import STATIC_FOLDER, static
 from app.web.settings_routes import add_settings_routes
 
-STATIC = (
-    *("desk.css", "admin.css", "documents.css", "handoff.css", "quality.css"),
-    *("admin.js", "documents.js", "queue.js", "api.js", "events.js", "quality.js"),
-)
+STATIC = ("desk.css", "admin.css", "admin.js", "documents.js", "queue.js", "api.js", "events.js", "quality.js")
 """Static files, each served under its name."""
 _MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript"}  # a machine's own table may say something else
 MAX_BODY, MAX_UPLOAD = 1 << 20, 21 << 20
@@ -47,7 +44,7 @@ UPLOADS = ("/admin/documents/upload", "/v1/documents")  # paths whose body may b
 
 
 def create_app(desk: Service, database: Database, settings: Settings) -> FastAPI:
-    """Return the web application. database: of accounts and sessions; the caller closes it. Raises DeskError."""
+    """Return the web application. database: holds accounts and sessions; the caller closes it. Raises DeskError."""
     if os.environ.get("GRADIO_VIBE_MODE"):
         raise DeskError(
             "GRADIO_VIBE_MODE lets visitors run code on this machine: unset it and start again", code="vibe-mode"
@@ -65,13 +62,12 @@ def create_app(desk: Service, database: Database, settings: Settings) -> FastAPI
     app.add_exception_handler(RequestValidationError, not_understood)
     _add_api(app, desk, settings)
     add_api_routes(app, desk, keys, audit.record)
-    add_api_page(app, settings.public_url)
     add_document_routes(app, desk, audit.record)
     add_sync_routes(app, desk)
     add_passage_routes(app, desk)
     add_module_routes(app, desk, audit)
     add_account_routes(app, administration)
-    add_key_routes(app, administration)
+    add_api_page(app, administration, settings.public_url)
     add_settings_routes(app, desk, settings, audit)
     add_audit_page(app, audit)
     add_lookup_routes(app, desk, audit)
@@ -82,7 +78,7 @@ def create_app(desk: Service, database: Database, settings: Settings) -> FastAPI
     add_queue_routes(app, desk, transcripts, AgentQueue(database, settings), audit)
     add_login_routes(app, accounts, sessions, site, audit)
     limits = QuestionLimits(settings)
-    chat_css = static("desk.css") + static("handoff.css") + brand_css(settings)
+    chat_css = static("desk.css") + brand_css(settings)
     add_typing_routes(app, desk, limits)
     add_widget_routes(app, desk, limits, settings, css=chat_css)
     _mount_chat(app, desk, limits, settings, chat_css)

@@ -53,6 +53,7 @@ COSTLY = frozenset({"system_text", "passage_tokens", "neighbours", "weights", "k
 """Settings whose change re-encodes passages. The page shows the cost before it saves them."""
 _AT_INGESTION = frozenset({"passage_tokens", "neighbours"})
 """Settings that apply to passages at the next ingestion."""
+ORDER = sorted(GROUPS, key=lambda group: group.is_rare)
 SIZES = frozenset({"device_memory", "host_memory", "disk", "disk_floor"})
 TEXTS = frozenset({"system_text", "refusal_text"})
 ORIGINS = {
@@ -153,7 +154,7 @@ def add_settings_routes(app: FastAPI, desk: Service, settings: Settings, audit: 
 
     def page(request: Request, problem: str = "", **asked: object) -> HTMLResponse:
         by_key = {row.key: row for row in rows()}
-        groups = [(group.title, [by_key[key] for key in group.model_fields if key in by_key]) for group in GROUPS]
+        groups = [(group, [by_key[key] for key in group.model_fields if key in by_key]) for group in ORDER]
         values = {"asks": None, "changed": {}, "refused": "", "origins": ORIGINS, "groups": groups, **asked}
         return admin_page(request, "settings.html", status=409 if problem else 200, problem=problem, **values)
 

@@ -113,7 +113,9 @@ _PIECE = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """A server's reply. body: decompressed; empty unless the status is 200. target: of a redirect, as it was sent."""
+    """A server's reply. body: decompressed; empty unless the status is 200. target: where a redirect leads, as it was
+    sent.
+    """
 
     url: str
     status: int

@@ -119,5 +119,5 @@ def _name(url: str) -> str:
 
 
 def site_folder(parent: Path, source: str) -> Path:
-    """Return where the files of a website are. parent: of all websites. source: its first address."""
+    """Return where the files of a website are. parent: folder of all websites. source: its first address."""
     return parent / _name(source)

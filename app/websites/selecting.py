@@ -39,7 +39,7 @@ def block_key(block: Block) -> int:
 
 @dataclass(frozen=True, slots=True)
 class NotFoundPage:
-    """The page that a site sends with status 200 for an address that cannot exist. path: of this address."""
+    """The page that a site sends with status 200 for an address that cannot exist. path: the address's."""
 
     path: str
     blocks: tuple[Block, ...]
@@ -87,8 +87,8 @@ _ENDS_AT_ONCE = frozenset((READ, "redirect", "noindex", "links", "empty"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """files: of the documents, with their addresses. known: this website's documents until now. gone: those that are to
-    be deleted. aliases: addresses whose text another page has. empty: pages without text of their own.
+    """files: one for each document, with its address. known: this website's documents until now. gone: documents to
+    delete. aliases: addresses whose text another page has. empty: pages without text of their own.
     """
 
     files: dict[Path, str]

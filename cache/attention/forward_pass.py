@@ -72,7 +72,7 @@ class RunningPass(Protocol):
         softcap: float | None = None,
     ) -> Tensor:
         """Attend with q `[1, H*G, T, D]`, k and v `[1, H, T, D]`, at their final position ids. Returns `[1, T, H*G,
-        D]`. window: of the layer's sliding attention, in ids. softcap: see `matmul`. Raises PassGivenUp.
+        D]`. window: width of the layer's sliding attention, in ids. softcap: see `matmul`. Raises PassGivenUp.
         """
 
 

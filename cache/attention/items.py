@@ -122,8 +122,8 @@ def plan_arrays(
     """Return (start, length, first reader, readers) of each run, and (row, length, turn) of each reader: it sees the
     first `length` keys, rotated back by the turn with this number (-1: not rotated). The readers of a run are ordered
     by row; reads at a second place are another run. turns: numbers of the turns by distance in ids; new ones are added.
-    first_row: of the pass, row 0 of the items. hidden: by run, the keys among the first ones that no reader sees, added
-    here; without it, each visible range is a run.
+    first_row: the row of the pass that is row 0 of the items. hidden: by run, the keys among the first ones that no
+    reader sees, added here; without it, each visible range is a run.
     """
     runs, readers = array("i"), array("i")
 
@@ -170,7 +170,7 @@ Placed = tuple[Extent, int]  # an extent and its offset in a chunk: it may be re
 
 @dataclass(frozen=True, slots=True)
 class ScoredChunk:
-    """A chunk of a pass whose last `rows` rows are scored. index: of the chunk. squares: of the keys of each extent at
+    """A chunk of a pass whose last `rows` rows are scored. index: the chunk's. squares: of the keys of each extent at
     each place, float32 `[scored layers, L]`, to which the pass adds the squared weights of these rows.
     """
 

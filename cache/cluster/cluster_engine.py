@@ -365,6 +365,8 @@ class ClusterEngine(EngineElsewhere):
                 await self._loop.run_in_executor(None, self._look)
             except (CacheError, TimeoutError) as error:
                 log.info("the engines could not be reached: %s", first_line(error))
+            except Exception as error:  # the next look may be better
+                log.warning("the engines could not be looked at: %s", first_line(error))
 
 
 async def cancel_all() -> None:

@@ -218,7 +218,8 @@ log = logging.getLogger(__name__)
 class ClusterOptions(Struct, frozen=True, kw_only=True):
     """Options of a cluster. address: the head as HOST:PORT, or LOCAL. engines: their number. most: maximum number;
     Serve starts more while each has more than `ongoing` requests. waiting: maximum requests that wait in this process;
-    more are refused. report_s: seconds between two reports of an engine's modules. cpus: of a local cluster; None: all.
+    more are refused. report_s: seconds between two reports of an engine's modules. cpus: how many a local cluster uses;
+    None: all.
     """
 
     address: str = LOCAL

@@ -162,7 +162,7 @@ class EngineReplica:
         return await self._run(lambda: getattr(self._engine, method)(*decoded(given, arguments_of(method))))
 
     async def keep(self, number: int, keys: bytes) -> bytes:
-        """Pin modules as the engine does. Returns a `Reply`. number: of the set of keys."""
+        """Pin modules as the engine does. Returns a `Reply`. number: identifies the set of keys."""
 
         def keep() -> None:
             self._engine.keep(decoded(keys, frozenset[str]))
@@ -171,9 +171,9 @@ class EngineReplica:
         return await self._run(keep)
 
     async def forget(self, told: int, number: int, keys: bytes) -> bytes:
-        """Delete modules as the engine does. Returns a `Reply` with the modules found. number: of this deletion.
-        told: the keys include all deletions after this number. A replica that has missed more ends, and another one
-        starts with empty memory.
+        """Delete modules as the engine does. Returns a `Reply` with the modules found. number: identifies this
+        deletion. told: the keys include all deletions after this number. A replica that has missed more ends, and
+        another one starts with empty memory.
         """
 
         return await self._run(lambda: self._forget(told, number, keys))

@@ -27,7 +27,7 @@ ToHost = Callable[[Tensor], Tensor]  # copies results from the device, and waits
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """An answer whose next token is chosen. row: of the logits. number: random, at least 0 and less than 1."""
+    """An answer whose next token is chosen. row: its row of the logits. number: random, at least 0 and less than 1."""
 
     row: int
     sampling: Sampling

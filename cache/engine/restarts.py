@@ -79,7 +79,7 @@ class IdleRun:
     def __init__(
         self, model: Model, request: Request, generation: Generation, give_up: Callable[[], bool], row_limit: RowLimit
     ) -> None:
-        """give_up: returns whether there is other work, called at every layer. row_limit: of the device."""
+        """give_up: returns whether there is other work, called at every layer. row_limit: the device's."""
         slots = request.plan.num_tokens + max(1, request.sampling.max_tokens)
         store = Store(Arena(model.info.kv, slots, model.device), model.info.fingerprint)
         self._core, self._generation = EngineCore(model, store, give_up, row_limit=row_limit), generation

@@ -327,7 +327,9 @@ class PackedPass:
 def pack_pass(
     scheduled: Mapping[Sequence, int], num_outputs: Mapping[Sequence, int], scorings: Mapping[Sequence, RowScoring]
 ) -> PackedPass:
-    """Pack rows by sequence. num_outputs: last rows per sequence that need logits. scorings: of scored sequences."""
+    """Pack rows by sequence. num_outputs: last rows per sequence that need logits. scorings: one for each scored
+    sequence.
+    """
     outputs: list[int] = []
     rows_of: dict[Sequence, slice] = {}
     num_rows = 0

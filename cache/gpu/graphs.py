@@ -68,7 +68,7 @@ class CudaCapture:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A captured pass. block: of its tiles, see `Tables`. tables: consecutive int32 tables that replay reads."""
+    """A captured pass. block: its tiles' size, see `Tables`. tables: consecutive int32 tables that replay reads."""
 
     bucket: Bucket
     block: int

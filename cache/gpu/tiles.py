@@ -104,8 +104,8 @@ def plan_tiles(chunks: Sequence[Chunk], group: int, device: torch.device, most_k
 def make_tables(
     chunks: Sequence[Chunk], group: int, *, block: int | None = None, most_keys: int | None = None
 ) -> Tables:
-    """Return the tables of a packed pass. group: query heads that share a key/value head. block, most_keys: of a tile;
-    None: suitable for the pass.
+    """Return the tables of a packed pass. group: query heads that share a key/value head. block, most_keys: the sizes
+    of a tile; None: suitable for the pass.
     """
     turns: dict[int, int] = {}
     runs, readers = (np.array(numbers, np.int32) for numbers in plan_arrays(plan_items(chunks), turns))

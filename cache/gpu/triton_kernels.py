@@ -177,7 +177,7 @@ def attend_tiles(
 ) -> Tensor:
     """Compute the attention of a pass in one layer, in two launches. q `[T, H*G, D]`, keys and values `[slots, H, D]`,
     all contiguous; key_positions int64 `[slots]`. turn: cos and sin of the plan's turns, float32 `[turns, D_rotary]`.
-    slopes: of ALiBi, float32 `[H]`. Returns `[T, H*G, D]` in the dtype of q.
+    slopes: ALiBi's, float32 `[H]`. Returns `[T, H*G, D]` in the dtype of q.
     """
     rows, heads, size = q.shape
     kv_heads = keys.shape[1]

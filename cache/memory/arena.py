@@ -312,7 +312,7 @@ class KVShape:
 
 class Arena:
     """KV memory of `slots` tokens on one device. positions: int64 `[slots + 1]`. scratch_slot: one more slot, for rows
-    that are never read. copies: of modules from and to the pool, during passes; None on a CPU.
+    that are never read. copies: copies modules from and to the pool during passes; None on a CPU.
     """
 
     def __init__(self, shape: KVShape, slots: int, device: torch.device) -> None:

@@ -120,7 +120,7 @@ class DiskEntry:
 
 class DiskTier:
     """Encoded modules in `folder`, at most `capacity` bytes. floor: bytes of the disk that modules leave free, see
-    `free_space`. space: of the disk at the last check, if known. kept: keys that are removed last. undeleted: removed
+    `free_space`. space: the disk's at the last check, if known. kept: keys that are removed last. undeleted: removed
     modules whose files could not be deleted; they are never read, and deletion is retried.
     """
 

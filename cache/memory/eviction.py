@@ -100,7 +100,7 @@ LEAST_REFRESHED = 64
 
 
 class Victim(Protocol):
-    """A candidate for eviction. marks: of its uses, None before the first."""
+    """A candidate for eviction. marks: its uses, None before the first."""
 
     marks: Marks | None
 
@@ -110,7 +110,7 @@ V = TypeVar("V", bound=Victim)
 
 class EvictionQueue(Generic[V]):
     """Candidates for eviction, lowest value first. is_evictable: whether one still is. cost: seconds per token to
-    restore it. is_kept: whether it is evicted last. half_life: of another queue whose marks are valid here.
+    restore it. is_kept: whether it is evicted last. half_life: that of another queue whose marks are valid here.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ from cache.memory.kv_format import KVStorage, from_bytes, layer_layout, pack, pa
 
 @dataclass(slots=True, eq=False)
 class HostEntry:
-    """A module of the tier. marks: of its uses on the device. Its rows are in `tensors` (see `kv_format`) or in
+    """A module of the tier. marks: its uses on the device. Its rows are in `tensors` (see `kv_format`) or in
     `pieces` of pinned memory.
     """
 
@@ -32,8 +32,8 @@ class HostEntry:
 
 
 class HostTier:
-    """At most `capacity` bytes of evicted modules. cost: seconds per token to restore an evicted one. half_life: of the
-    device's queue. evictions: number so far. kept: keys that are evicted last.
+    """At most `capacity` bytes of evicted modules. cost: seconds per token to restore an evicted one. half_life: the
+    device queue's. evictions: number so far. kept: keys that are evicted last.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ UNIT = 4096
 
 
 class PinnedTier(HostTier):
-    """A host tier in pinned memory. copies: of the pool. Creating it raises CacheError if the memory is not
+    """A host tier in pinned memory. copies: the pool's. Creating it raises CacheError if the memory is not
     available.
     """
 

@@ -62,11 +62,10 @@ class SharedTier(DiskTier):
                 for key in listed.keys() & self._removed.keys():
                     if not self._files_of.exists(self._place(key)):
                         del listed[key]
+                self._take(listed)
+                self._read_headers()
             except Exception as error:
                 log.warning("the shared modules cannot be listed: %s", error)
-                return
-            self._take(listed)
-            self._read_headers()
 
     def clean_up(self) -> None:
         self._evict(self.num_bytes - self.capacity)

@@ -75,7 +75,7 @@ class Cost:
 class Store:
     """Modules and prefixes of one model. host_memory: bytes for modules evicted from the device. kv_storage: stored
     form in every tier; 8-bit modules have their own keys. on_load: called on any thread when a load ends. compute_cost,
-    load_cost, host_cost: of computing a token, reading it from disk, and copying it from host memory.
+    load_cost, host_cost: cost of computing a token, of reading it from disk, and of copying it from host memory.
     """
 
     def __init__(

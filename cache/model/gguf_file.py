@@ -22,7 +22,7 @@ MOST_DIMENSIONS = 4
 
 @dataclass(frozen=True, slots=True)
 class GGUFTensor:
-    """A tensor. type: of its numbers, by GGML. shape: outputs first. data: its bytes in the mapping, uint8."""
+    """A tensor. type: GGML's number for its format. shape: outputs first. data: its bytes in the mapping, uint8."""
 
     type: GGMLQuantizationType
     shape: tuple[int, ...]

@@ -237,7 +237,7 @@ class Model(Protocol):
     ) -> list[list[int]] | None:
         """Choose the likeliest next token of each chunk, and add it to the chunk, `steps` times. Returns the tokens of
         each step, the last after a stop token or when is_late returns True; None if the model cannot: call `forward`.
-        chunks: of one row, with slots for all steps one after another in memory. Raises MemoryError.
+        chunks: one row each, with slots for all steps one after another in memory. Raises MemoryError.
         """
 
 
@@ -260,7 +260,7 @@ class LanguageModel:
         capture: Capture | None = None,
         buckets: Sequence[Bucket] = BUCKETS,
     ) -> None:
-        """compiled: folder for compiled code; None: not used. weights: of compiled code; 8 bits make another
+        """compiled: folder for compiled code; None: not used. weights: for compiled code; 8 bits make another
         fingerprint. kind: of passes with GPU kernels; None: the best for the device. capture, buckets: of graphs, see
         `cache.gpu.graphs`; None: the device's. Raises ModelError for an unknown family.
         """

@@ -190,7 +190,7 @@ OTHER_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jin
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Origin of a model. place: folder or hub name. fingerprint: of the files, "" for a hub name. gguf: file in it."""
+    """Origin of a model. place: folder or hub name. fingerprint: the files', "" for a hub name. gguf: file in it."""
 
     place: str
     is_local: bool

@@ -151,9 +151,9 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderWeights:
-    """What a decoder is made of. embedding: rows of numbers of a GGUF type; kept as they are. attention_factor: of
-    cosines and sines (YaRN). layers: each is packed before the next one is asked for. Gemma's: is_gelu, caps of scores
-    and logits (0: none), a window in ids and frequencies of local layers.
+    """What a decoder is made of. embedding: rows of numbers of a GGUF type; kept as they are. attention_factor:
+    multiplies cosines and sines (YaRN). layers: each is packed before the next one is asked for. Gemma's: is_gelu, caps
+    of scores and logits (0: none), a window in ids and frequencies of local layers.
     """
 
     heads: int

@@ -54,7 +54,7 @@ class MeasuredPass:
 
 
 def measure_costs(model: Model, name: str, threads: int) -> PassCosts:
-    """Run the engine with a model whose shape is `name`. threads: of the engine. Nothing is stored."""
+    """Run the engine with a model whose shape is `name`. threads: the engine's. Nothing is stored."""
     rng, vocabulary, per_token = random.Random(0), model.info.vocabulary, model.info.kv.bytes_per_token
 
     def draw(count: int) -> tuple[int, ...]:

@@ -60,7 +60,7 @@ SHAPES = {
 class PassCosts:
     """Costs in seconds. A pass costs pass_s, plus prefill_row_s per prompt row, decode_row_s per row of a running
     answer, read_token_s per token whose keys and values some row sees, and pair_s per pair of a row and such a token. A
-    request costs request_s once, a token from disk load_token_s. threads: of an engine, on a machine of `cores`.
+    request costs request_s once, a token from disk load_token_s. threads: an engine's, on a machine of `cores`.
     crowded: slowdown of a pass while one engine per core computes. is_scaled: scaled, not measured.
     """
 

@@ -39,7 +39,7 @@ NOTHING, LIMITS = Extent(0, 0), Limits()
 
 @dataclass(slots=True, eq=False)
 class SimulatedRows:
-    """Rows to compute after `seen` tokens. document: of a module, whose memory is `extent`."""
+    """Rows to compute after `seen` tokens. document: the module's; `extent` is its memory."""
 
     pending: int
     arrived: float

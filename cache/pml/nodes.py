@@ -160,7 +160,7 @@ def mistake(node: Node | Prompt | Import, message: str, where: Where = "schema")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpenNode:
-    """A node being read. path: of the innermost module. in_turn: the node is, or is in, a chat turn."""
+    """A node being read. path: the innermost module's. in_turn: the node is, or is in, a chat turn."""
 
     node: Node
     path: str = ""

@@ -126,7 +126,7 @@ CONTEXT_NAMES = ("max_model_len", "context_window", "context_length", "max_conte
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
-    """A server's facts. models: names. context_tokens: of the used model, if reported."""
+    """A server's facts. models: names. context_tokens: the used model's, if reported."""
 
     models: tuple[str, ...] = ()
     context_tokens: int | None = None

@@ -22,10 +22,10 @@ from cache.errors import CacheError, EngineFull, PromptError, ServerFailed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSpec:
-    """A server. url: base URL of the OpenAI API, for example http://127.0.0.1:8000/v1. name: of the model there. key:
-    never shown. context_tokens: of prompt and answer together; None: as reported. first_token_s: maximum time to the
-    first token. session_headers: headers with the conversation, for routers with sticky sessions. cache_salt (vLLM,
-    separates customers' prefixes), cache_key (OpenAI's `prompt_cache_key`): whether to send them.
+    """A server. url: base URL of the OpenAI API, for example http://127.0.0.1:8000/v1. name: the model's name there.
+    key: never shown. context_tokens: most tokens of prompt and answer together; None: as reported. first_token_s:
+    maximum time to the first token. session_headers: headers with the conversation, for routers with sticky sessions.
+    cache_salt (vLLM, separates customers' prefixes), cache_key (OpenAI's `prompt_cache_key`): whether to send them.
     """
 
     url: str
@@ -189,6 +189,7 @@ _TOO_LONG = re.compile(
     r"|(prompt|input|request|messages?) (is |are )?too (long|large)|(prompt|input)[^.]{0,60}(exceeds?|longer than)",
     re.IGNORECASE,
 )
+LONGEST_TOLD_S = 3600.0  # of what a server asks callers to wait
 _CODE = re.compile(r"[A-Za-z][A-Za-z_]{0,63}")  # pattern of error codes: a word, such as rate_limit_exceeded
 
 
@@ -221,10 +222,14 @@ class Refusal(Exception):
             has = f"it has {', '.join(known[:5])}" if known else said
             return ServerFailed(f"{where} has no model {spec.name!r} or no chat ({has}): correct the setting model")
         if self.status == 429:
-            return EngineFull(f"{where} is busy ({said}): try again soon")
+            return self._later(EngineFull(f"{where} is busy ({said}): try again soon"))
         if self.may_pass:
-            return ServerFailed(f"{where} cannot answer now ({said}): ask again, or look at its log")
+            return self._later(ServerFailed(f"{where} cannot answer now ({said}): ask again, or look at its log"))
         return ServerFailed(f"{where} refused the request ({said}): look at its log")
+
+    def _later(self, error: CacheError) -> CacheError:
+        error.wait_s = min(self.retry_after or 0.0, LONGEST_TOLD_S)
+        return error
 
 
 def refusal_of(response: httpx.Response) -> Refusal:

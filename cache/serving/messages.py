@@ -186,7 +186,7 @@ class AskState(Struct, tag=True, frozen=True):
 
 
 class Begun(Struct, tag=True, frozen=True):
-    """The model is loaded and requests are accepted. fingerprint: of modules, with their stored form."""
+    """The model is loaded and requests are accepted. fingerprint: identifies modules, with their stored form."""
 
     info: ModelInfo
     fingerprint: str
@@ -296,7 +296,7 @@ def _rebuilt(kind: type, value: Any) -> Any:
 
 
 def _error(kind: str, message: str, *details: Any) -> CacheError:
-    """Return an error by the name of its class; a CacheError for an unknown class. details: of a PMLError."""
+    """Return an error by the name of its class; a CacheError for an unknown class. details: a PMLError's."""
     if details:
         where, line, column, source = details
         error = PMLError(message, where=where, line=line, column=column)

@@ -235,12 +235,12 @@ class JudgedAnswer:
 
 def figures(judged: Sequence[JudgedAnswer]) -> dict[str, Figure]:
     """Return the figures by name. The start of a name shows which questions the share counts, except: right_page_first,
-    right_page_any: of answerable questions whose page is known. all_facts, facts_first (in the first statement),
-    dead_ends (neither all facts nor a page that has them), contradicted: of answerable questions. harmful: of questions
-    that name pages or words that must not be quoted. answered_all_facts: of answered ones. beside_the_point: of the
-    statements shown for answerable ones. smalltalk_handled: of small talk. smalltalk_mistaken: of the rest. words,
-    first_token_ms: median of answered and unsure ones. search_ms (median), search_ms_p95: of all but small talk;
-    search_ms is all that happens before the language model.
+    right_page_any: share of answerable questions whose page is known. all_facts, facts_first (in the first statement),
+    dead_ends (neither all facts nor a page that has them), contradicted: share of answerable questions. harmful: of
+    questions that name pages or words that must not be quoted. answered_all_facts: share of answered ones.
+    beside_the_point: of the statements shown for answerable ones. smalltalk_handled: share of small talk.
+    smalltalk_mistaken: of the rest. words, first_token_ms: median of answered and unsure ones. search_ms (median),
+    search_ms_p95: for all but small talk; search_ms is all that happens before the language model.
     """
     answerable = [one for one in judged if one.question.is_answerable]
     unanswerable = [one for one in judged if one.question.is_unanswerable]

@@ -226,8 +226,8 @@ class Bench:
         gold: Tensor | None,
     ) -> CaseOutcome:
         """Sum up a case under an arm. first: its request up to the first token. full, scores: log-probabilities
-        `[answer, vocabulary]` of full attention's answer, under full attention and under this arm. gold: those of the
-        gold answer.
+        `[answer, vocabulary]` of full attention's answer, under full attention and under this arm. gold: the gold
+        answer's.
         """
         kl = kl_first = top1 = gold_logp = margin = None
         if full is not None and scores is not None:
@@ -255,7 +255,8 @@ class Bench:
 def quality_row(name: str, cases: Sequence[Case], outcomes: Sequence[dict[str, CaseOutcome]]) -> dict[str, Any]:
     """Sum up an arm over all cases. Pairs are 95 % intervals; deltas are against full attention. agree: share of
     answers like those of full attention. recomputed_tokens: mean of the passage tokens computed in a request;
-    recomputed_share: of all passage tokens. A value that was not measured is None. `noise` has only the distance.
+    recomputed_share: how many of all passage tokens. A value that was not measured is None. `noise` has only the
+    distance.
     """
     mine = [outcome[name] for outcome in outcomes]
     full = [outcome[FULL] for outcome in outcomes]

@@ -107,7 +107,7 @@ def open_bench(settings: Settings) -> Iterator[tuple[Bench, CaseReader]]:
     system = prompts.prompt([])[0]
     assert not isinstance(system, Text)
     tokens = run_tokens(system.pieces, model.tokenizer)
-    engine = Engine(model, memory=settings.device_memory).start()
+    engine = Engine(model, memory=settings.device_memory, kv_storage=settings.kv_storage).start()
     try:
         yield Bench(settings, engine, tokens), reader
     finally:

@@ -96,7 +96,7 @@ SMALL_TALK, FOLLOW_UP, PLAIN, UNANSWERABLE = "smalltalk", "follow-up", "plain", 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CustomerQuestion:
     """A question. kind: as in the file, else one of the names above. articles: the pages that answer it, any of which
-    counts. facts: those of a right answer. gold: a right answer. history: earlier questions and answers. not_from:
+    counts. facts: what a right answer says. gold: a right answer. history: earlier questions and answers. not_from:
     pages whose advice would be harmful here, for example of another product model. not_said: the same for words.
     """
 

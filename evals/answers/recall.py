@@ -211,7 +211,7 @@ Ranker: TypeAlias = Callable[[Retriever, Sequence[Query]], list[PassageHit]]
 
 @dataclass(frozen=True, slots=True)
 class SearchOutcome:
-    """One question by one ranker. rank: of the right document, from 0; None if it was not found."""
+    """One question by one ranker. rank: the right document's, from 0; None if it was not found."""
 
     question: Question
     rank: int | None
@@ -349,8 +349,8 @@ def ranked(scores: Iterable[tuple[int, float]]) -> list[PassageHit]:
 
 def recall_row(source: str, retriever: str, outcomes: Sequence[SearchOutcome]) -> dict[str, Any]:
     """Return a row. n: questions, of which `answerable` have an answer. hit1, hit3, hit5: share of these with their
-    document among the first 1, 3, 5. mrr: mean reciprocal rank. refusal_precision, refusal_recall: of the decision to
-    refuse, None if there is none. embed_ms_p50: time to embed one question.
+    document among the first 1, 3, 5. mrr: mean reciprocal rank. refusal_precision, refusal_recall: how good the
+    decision to refuse is, None if there is none. embed_ms_p50: time to embed one question.
     """
     ranks = [outcome.rank for outcome in outcomes if outcome.question.is_answered]
     judged = [outcome for outcome in outcomes if outcome.refused is not None]

@@ -144,7 +144,7 @@ class RowPlan(NamedTuple):
         )
 
     def line(self, session: Session, **fields: Any) -> GpuRow:
-        """Make a row with a result. fields: of `GpuRow`. Sizes in `what` are those of a full run."""
+        """Make a row with a result. fields: those of `GpuRow`. Sizes in `what` are those of a full run."""
         shape = session.name_of(self.shape) if self.shape else ""
         row = GpuRow(**{"row": self.name, "what": self.what, "shape": shape} | fields)
         return replace(row, what=f"{row.what} ({TRIAL})") if session.is_tiny else row

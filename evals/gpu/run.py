@@ -88,8 +88,8 @@ def measure_gpu(
     report: Callable[[str], None],
     command: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Measure rows; the result is ready for JSON. models: folder for the converted bundled model. names: of rows.
-    command: replaces the child's command. Raises DeskError if the device cannot be used.
+    """Measure rows; the result is ready for JSON. models: folder for the converted bundled model. names: rows to
+    measure. command: replaces the child's command. Raises DeskError if the device cannot be used.
     """
     with TemporaryDirectory(prefix="warmdesk-gpu-") as folder:
         options = json.dumps({"device": device, "size": size, "folder": folder, "models": str(models)})

@@ -62,8 +62,8 @@ class Sizes:
     """Amounts. cached: tokens of system text and documents that a prompt reuses, in `modules` modules. question: fresh
     tokens. conversations: number of simultaneous answers; shared_modules: the modules they share; shared_tokens: tokens
     of each. many: modules of the largest set; many_tokens: tokens of each; asked: requests that count; budgets: modules
-    that fit in device and host memory; drawn: modules of a request. repeats: maximum runs of each timing. rounds: of
-    requests, to check whether memory grows. copied, product: bytes and width to measure the GPU.
+    that fit in device and host memory; drawn: modules of a request. repeats: maximum runs of each timing. rounds: how
+    often requests are sent, to check whether memory grows. copied, product: bytes and width to measure the GPU.
     """
 
     cached: int = 4096
@@ -252,7 +252,7 @@ def version_of(package: str) -> str | None:
 @dataclass(slots=True, kw_only=True)
 class OpenedModel:
     """A model under test. peer: transformers over the same weights. weight_bytes: size of all its tensors. documents:
-    of its prompts. prefill: measured times of transformers for a whole prompt.
+    those in its prompts. prefill: measured times of transformers for a whole prompt.
     """
 
     model: LanguageModel

@@ -86,7 +86,7 @@ class TransformersPeer:
 
 
 class ContinuousBatching:
-    """transformers' continuous batching; a context manager. tokens: of all prompts and answers at the same time."""
+    """transformers' continuous batching; a context manager. tokens: room for all prompts and answers."""
 
     def __init__(self, hf: Any, tokens: int) -> None:
         hf.set_attn_implementation("sdpa")

@@ -50,8 +50,8 @@ class Trace:
 
 
 def measure_eviction(traces: Sequence[Trace], budgets: Sequence[int], source: str) -> dict[str, Any]:
-    """Replay traces with each budget; the result is ready for JSON. source: of the traces. Raises DeskError if a budget
-    is smaller than a request.
+    """Replay traces with each budget; the result is ready for JSON. source: where the traces come from. Raises
+    DeskError if a budget is smaller than a request.
     """
     largest = max(len(set(request)) for trace in traces for request in trace.requests)
     if min(budgets) < largest:

@@ -86,8 +86,8 @@ def measure_size(
 ) -> Iterator[Row]:
     """Measure the arms for documents of one size, in turn within each repeat so that drift affects all arms equally.
     times_floor: ttft_ms_min divided by the lower bound of the rows that an arm computes: with reuse the question, else
-    all. faster: ratio to `full_prefill`, else to `no_reuse`. than_llama_cpp: of medians, to its arm with or without
-    cache. decode_tokens_per_s: the best of the repeats. These are None if not measured.
+    all. faster: ratio to `full_prefill`, else to `no_reuse`. than_llama_cpp: ratio of medians, to its arm with or
+    without cache. decode_tokens_per_s: the best of the repeats. These are None if not measured.
     """
     with warm_engine(measured.model, 2 * size + 4096) as engine:
         info = measured.model.info

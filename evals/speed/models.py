@@ -81,7 +81,7 @@ class Deadline:
 
 @contextmanager
 def warm_engine(model: Model, tokens: int, segments: Sequence[Segment] = (), **options: Any) -> Iterator[Engine]:
-    """Open an engine with KV memory for `tokens` tokens and encode the segments. options: of `Engine`."""
+    """Open an engine with KV memory for `tokens` tokens and encode the segments. options: passed to `Engine`."""
     engine = Engine(model, memory=tokens * model.info.kv.bytes_per_token, **options).start()
     try:
         if segments:

@@ -46,7 +46,7 @@ def faq_blocks(
     header: Sequence[str], rows: Iterable[Sequence[str]], *, first: int = 2, level: int = 1, row_name: str = "row"
 ) -> tuple[list[Block], list[str]] | None:
     """Return (blocks, remarks), or None if the header names no question and answer. first: number of the first of
-    `rows`, for the remarks. level: of the headings. row_name: for the remarks.
+    `rows`, for the remarks. level: the headings'. row_name: for the remarks.
     """
     names = [unicodedata.normalize("NFKC", name).strip(" \t\n:*").casefold() for name in header]
     question_at, answer_at, category_at = (

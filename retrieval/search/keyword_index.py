@@ -49,9 +49,9 @@ Counts = npt.NDArray[np.uint16]
 
 
 class KeywordSegment:
-    """Words of some windows. Reading is safe from several threads. name: of the file. window_ids: rising, `[windows]`.
+    """Words of some windows. Reading is safe from several threads. name: the file's. window_ids: rising, `[windows]`.
     words: rising. stems: one per word. counts: count of each word in each window, sparse `[windows, words]`. languages:
-    of the windows, the most frequent first. lengths: words in each window, `[windows]`.
+    those of the windows, the most frequent first. lengths: words in each window, `[windows]`.
     """
 
     def __init__(

@@ -157,7 +157,7 @@ class Retriever:
             number *= MORE
 
     def _best_windows(self, query: Query, windows: Ids, shares: Scores) -> list[PassageHit]:
-        """Return the passages of these windows, each with the scores of its best window. shares: of all windows."""
+        """Return the passages of these windows, each with the scores of its best window. shares: by window."""
         rows = self.keywords.rows_of(windows)
         share = np.where(rows < 0, np.float32(0), shares[rows]) if len(shares) else np.zeros(len(rows), np.float32)
         cosine = self.index.cosines(query.vector, windows)

@@ -44,7 +44,7 @@ _FULL_STOP = re.compile(r"[,;，；、]$")
 @dataclass(frozen=True, slots=True)
 class TextLine:
     """A line without its list marker. Wrapped lines are joined. start, end: character span in the passage's text, as
-    long as `text`. language: of the passage. marker: "-", "3.", or "". level: of the list, from 0.
+    long as `text`. language: the passage's. marker: "-", "3.", or "". level: the list's, from 0.
     """
 
     text: str

@@ -78,8 +78,8 @@ def terms_of(text: str) -> frozenset[str]:
 
 
 class AskedCodes:
-    """The codes of a question, compared with statements. headings: those of a statement, from the document's title
-    down. They name the model if the statement does not.
+    """The codes of a question, compared with statements. headings: a statement's, from the document's title down. They
+    name the model if the statement does not.
     """
 
     def __init__(self, question: str, earlier: str = "", found: Iterable[str] = ()) -> None:

@@ -1,4 +1,4 @@
-// For all admin pages: times, a question before what cannot be undone, and pages that draw themselves again.
+// For all admin pages: times, the number of waiting customers, a question before what cannot be undone, and pages that draw themselves again.
 "use strict";
 
 const since = new Intl.RelativeTimeFormat(document.documentElement.lang, { style: "short", numeric: "auto" });
@@ -16,6 +16,17 @@ function showTimes() {
     if (time.dataset.ago !== undefined) time.textContent = ago(moment);
     else time.textContent ||= time.title;
   }
+}
+
+// The number of customers who wait, in the navigation and the title of every page.
+const title = document.title;
+function showWaiting(number) {
+  document.getElementById("wd-waiting").textContent = number || "";
+  document.title = number ? `(${number}) ${title}` : title;
+}
+async function countWaiting() {
+  const response = await fetch("/admin/queue/waiting").catch(() => null);
+  if (response?.ok) showWaiting((await response.json()).waiting);
 }
 
 document.addEventListener("submit", (event) => {
@@ -44,4 +55,8 @@ function replacePart(old, part) {
 }
 
 showTimes();
+if (!document.body.dataset.rows) { // the queue's own page counts its rows
+  countWaiting();
+  window.setInterval(countWaiting, 15_000);
+}
 if (live) window.setInterval(redrawLive, 5000);

@@ -18,6 +18,9 @@ const press = (button) => {
   return value;
 };
 
+// What a reader chose, and what he wrote.
+const reasonOf = ({ submitter, target }) => [submitter?.value, target.reason.value].filter(Boolean).join(": ");
+
 const showSource = (button) => {
   const source = button.closest(".wd-answer").querySelector(`.wd-citation[data-source="${button.dataset.source}"]`);
   if (!source) return;

@@ -39,6 +39,7 @@ element.addEventListener("click", (event) => {
     trigger("verdict", { message: place.dataset.message, value, reason: "" });
     say(place, value === "none" ? "" : "thanks");
   }
+  if (act === "person") trigger("person", { act: button.dataset.person, email: "" });
   if (act === "source") showSource(button);
   if (act === "copy") copy(button);
   if (act === "menu") {
@@ -51,13 +52,14 @@ element.addEventListener("submit", (event) => {
   const form = event.target;
   if (form.hasAttribute("action")) return; // it leaves the page
   event.preventDefault();
+  if (form.email) { trigger("person", { act: "ask", email: form.email.value }); return; }
   if (form.dataset.act === "rename") {
     trigger("rename", { id: form.closest("li").dataset.id, title: form.title.value });
     endRename(form);
     return;
   }
   const place = form.closest("[data-message]");
-  trigger("verdict", { message: place.dataset.message, value: "down", reason: form.reason.value });
+  trigger("verdict", { message: place.dataset.message, value: "down", reason: reasonOf(event) });
   form.hidden = true;
   say(place, "thanks");
 });

@@ -2,16 +2,13 @@
 // what came of it, and redraws what has changed.
 "use strict";
 
-const REDRAWN = [".wd-facts", "#folders", "#collections", "#listed"];
+const REDRAWN = [".wd-facts", "#folders", "#listed"];
 const part = (id) => document.getElementById(id);
 const reason = (error) => (error instanceof TypeError ? words("broken") : error.message); // fetch says nothing better
 
 async function redraw() {
   const page = await fetched(window.location.href);
-  if (!page) return;
-  const said = part("collection-said").textContent;
-  for (const place of REDRAWN) document.querySelector(place).replaceWith(page.querySelector(place));
-  part("collection-said").textContent = said;
+  if (page) for (const place of REDRAWN) document.querySelector(place).replaceWith(page.querySelector(place));
 }
 
 function say(id, text, failed = false) {
@@ -163,28 +160,23 @@ async function end(button) {
   await tell("synchronised", "/admin/documents/folders/remove", { folder }, () => words("ended", { folder }), `${folder}: `);
 }
 
+async function forgetAt(button, kind, body, said) {
+  button.disabled = true;
+  button.textContent = words("forgetting");
+  await tell("deleted", `/admin/documents/${kind}`, body, said);
+}
+
 async function forgetCollection(button) {
   const { collection, name, documents } = button.dataset;
   if (!window.confirm(words("collection", { name, documents }))) return;
-  button.disabled = true;
-  button.textContent = words("forgetting");
-  const said = (done) => words("forgotten", { name, documents: done.documents });
-  await tell("collection-said", "/admin/documents/collections/forget", { collection }, said);
+  await forgetAt(button, "collections/forget", { collection }, (done) => words("forgotten", { name, documents: done.documents }));
 }
 
 async function forget(button) {
   const name = button.dataset.document;
   const folders = [...document.querySelectorAll("#folders [data-act=run]")].map((one) => one.dataset.folder);
   const back = folders.some((folder) => name.startsWith(`${folder}/`)) ? `\n${words("comes_back")}` : "";
-  if (!window.confirm(words("forget", { name }) + back)) return;
-  button.disabled = true;
-  button.textContent = words("forgetting");
-  try {
-    await follow(await send("/admin/documents/forget", { document: name }), () => {});
-    await redraw();
-  } catch (error) {
-    button.textContent = reason(error);
-  }
+  if (window.confirm(words("forget", { name }) + back)) await forgetAt(button, "forget", { document: name }, () => "");
 }
 
 async function stop({ dataset: { folder } }) {

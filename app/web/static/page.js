@@ -42,6 +42,7 @@ const start = () => {
     scroller.scrollTop = top;
   };
   new MutationObserver(() => {
+    showTimes(scroller);
     const live = document.querySelector("#wd-live .wd-question, #wd-live .wd-error");
     if (live && !asking) {
       top = 0;
@@ -64,6 +65,10 @@ const start = () => {
 };
 start();
 
+// A person may join unasked: look once a minute while the page is seen, and when it is seen again.
+const look = () => { if (!document.hidden && location.hash) trigger("look", {}); };
+setInterval(look, 60_000);
+document.addEventListener("visibilitychange", look);
 const closeDrawer = () => document.querySelector("#wd-app")?.classList.remove("wd-nav-open");
 document.addEventListener("keydown", (event) => { if (event.key === "Escape") closeDrawer(); });
 document.addEventListener("click", (event) => {

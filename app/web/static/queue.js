@@ -4,7 +4,6 @@
 const PERIOD_MS = 2000;
 const problem = document.getElementById("wd-problem");
 const { rows, case: home } = document.body.dataset;
-const title = document.title;
 
 // An unchanged part stays as it is, so that typed text, open sources and the focus survive.
 const drawn = {};
@@ -49,7 +48,7 @@ function show(now) {
   else if (now.text) insert(now.text);
   else if (rows) {
     draw("wd-rows", now.rows);
-    document.title = now.waiting ? `(${now.waiting}) ${title}` : title;
+    showWaiting(now.waiting);
     document.getElementById("wd-news").textContent = document.title;
   } else {
     drawTurns(now.turns);

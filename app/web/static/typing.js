@@ -1,5 +1,14 @@
-// Sends what stands in a box once nothing was typed for a moment, so that the desk is ready when it is sent. Stands
-// before page.js and widget_page.js. box: a selector. send: gives a promise; "" takes back what was sent before.
+// What the chat page and the widget share. Stands before page.js and widget_page.js.
+
+// The times of agents' messages, in the reader's zone.
+const showTimes = (place) => {
+  const style = { dateStyle: "medium", timeStyle: "short" };
+  for (const time of place.querySelectorAll("time:empty"))
+    time.textContent = new Date(time.dateTime).toLocaleString(document.documentElement.lang, style);
+};
+
+// Sends what stands in a box once nothing was typed for a moment, so that the desk is ready when it is sent.
+// box: a selector. send: gives a promise; "" takes back what was sent before.
 const whileTyping = (box, send) => {
   let pause;
   let sent = "";

@@ -4,7 +4,19 @@
   const tag = document.currentScript;
   const { origin } = new URL(tag.src);
   const language = tag.dataset.language ?? navigator.language;
-  const theme = ["light", "dark"].find((one) => one === tag.dataset.theme);
+  // A light page gets a light chat, whatever the visitor's system prefers.
+  const theme = () => {
+    const named = ["light", "dark"].find((one) => one === tag.dataset.theme);
+    const paint = Object.assign(document.createElement("canvas"), { width: 1, height: 1 }).getContext("2d");
+    const [page, body] = [document.documentElement, document.body].map((one) => getComputedStyle(one));
+    const isDark = page.colorScheme.includes("dark") && matchMedia("(prefers-color-scheme: dark)").matches;
+    for (const colour of [isDark ? "black" : "white", page.backgroundColor, body.backgroundColor]) {
+      paint.fillStyle = colour;
+      paint.fillRect(0, 0, 1, 1);
+    }
+    const [red, green, blue] = paint.getImageData(0, 0, 1, 1).data;
+    return named ?? (red + green + blue < 384 ? "dark" : "light");
+  };
   const words = desk.labels[language.toLowerCase().split("-")[0]] ?? desk.labels.en;
   const host = document.createElement("div");
   host.id = "warmdesk-widget";
@@ -21,7 +33,7 @@
     button.news::after { content: ""; position: absolute; right: 2px; top: 2px; width: 12px; height: 12px;
       border-radius: 50%; border: 2px solid #fff; background: #c22; }
     iframe { right: 20px; bottom: 88px; width: min(400px, 100vw - 40px); height: min(640px, 100vh - 108px);
-      border-radius: 16px; box-shadow: 0 8px 40px rgb(0 0 0 / .25); background: Canvas; color-scheme: ${theme ?? "light dark"}; }
+      border-radius: 16px; box-shadow: 0 8px 40px rgb(0 0 0 / .25); background: Canvas; }
     @media (max-width: 480px) { iframe { inset: 0; width: 100%; height: 100%; border-radius: 0; }
       iframe:not([hidden]) ~ button { display: none; } }
   `);
@@ -34,7 +46,10 @@
 
   // To the desk's own page only: the token says who the customer is.
   const greet = () => frame.contentWindow.postMessage({ warmdesk: "open", visitor: tag.dataset.visitor ?? "", shown: !frame.hidden }, origin);
-  const load = () => { frame.src = `${origin}/widget?${new URLSearchParams({ language, theme: theme ?? "" })}`; };
+  const load = () => {
+    frame.style.colorScheme = theme();
+    frame.src = `${origin}/widget?${new URLSearchParams({ language, theme: theme() })}`;
+  };
   const name = (news) => {
     button.classList.toggle("news", news);
     button.setAttribute("aria-label", news ? words.news : frame.hidden ? words.open : words.close);

@@ -43,6 +43,7 @@ const draw = (view) => {
   if (view.conversation_id !== undefined) { conversation = view.conversation_id; kept("conversation", conversation); }
   back.hidden = conversation !== "" || !kept("last");
   if (view.transcript !== undefined) transcript.innerHTML = view.transcript;
+  showTimes(transcript);
   if (view.live !== undefined) live.innerHTML = view.live;
   if (view.box !== undefined) box.value = view.box;
   if (view.answering !== undefined) answering(view.answering);
@@ -65,8 +66,11 @@ const line = async (act = "", email = "", again = false) => {
     if (act || (again && shown.mark !== mark && !busy)) draw(await redrawn(shown.conversation_id));
     if (shown.mark !== mark) handoff.innerHTML = shown.html;
     mark = shown.mark;
-    if (shown.live) next = setTimeout(() => line("", "", true), 2000);
-  } catch (error) { fail(error); }
+    $("[data-act=new]").hidden = shown.live; // one who waits is not left by mistake
+  } catch (error) {
+    if (!again) fail(error);
+  }
+  if (conversation) next = setTimeout(line, isWithPerson ? 2000 : 60_000, "", "", true); // a person may join unasked
 };
 const redrawn = async (id) => (await call("open", { session, conversation_id: id })).json();
 
@@ -121,6 +125,7 @@ const acts = {
   retry: () => ask(lastQuestion(), true),
   edit: () => { box.value = lastQuestion(); form.dataset.editing = "yes"; box.focus(); },
   feedback: (button) => judge(button.closest("[data-message]"), press(button)),
+  person: (button) => line(button.dataset.person),
   keep: () => save("/my-data"),
   erase: () => { $("#wd-sure").hidden = false; }, // browsers ask nothing for a frame of another site
   erased: () => { $("#wd-sure").hidden = true; erase(); },
@@ -151,8 +156,6 @@ const erase = async () => {
 document.addEventListener("click", (event) => {
   const link = event.target.closest('a[href^="/sources/"]');
   if (link) { event.preventDefault(); save(link.href); return; }
-  const person = event.target.closest("button[data-person]");
-  if (person) line(person.dataset.person);
   const button = event.target.closest("button[data-act]");
   if (button) acts[button.dataset.act]?.(button);
 });
@@ -167,7 +170,7 @@ document.addEventListener("submit", (event) => {
   if (handoff.contains(event.target)) { line("ask", event.target.elements.email.value); return; }
   const place = event.target.closest("[data-message]");
   event.target.hidden = true;
-  judge(place, "down", event.target.reason.value);
+  judge(place, "down", reasonOf(event));
 });
 box.addEventListener("keydown", (event) => {
   if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;

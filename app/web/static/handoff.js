@@ -1,9 +1,0 @@
-// Runs once for the line above the box (Gradio's js_on_load): to a person, back to the machine, an address is left.
-element.addEventListener("click", (event) => {
-  const button = event.target.closest("button[data-person]");
-  if (button) trigger("person", { act: button.dataset.person, email: "" });
-});
-element.addEventListener("submit", (event) => {
-  event.preventDefault();
-  trigger("person", { act: "ask", email: event.target.elements.email.value });
-});
