@@ -90,6 +90,7 @@ class LookUp(Part):
 
     name: Name
     title: Texts
+    effect: Literal["read"] = "read"  # look-ups that write may come later; a file may already say that its own do not
     examples: tuple[Text, ...] = Field(min_length=1, max_length=500, strict=False)
     not_examples: tuple[Text, ...] = Field((), max_length=500, strict=False)
     values: tuple[Value, ...] = Field((), max_length=10, strict=False)
