@@ -76,10 +76,10 @@ lint: develop
 test: $(VENV)/gpu
 	$(MAKE) --no-print-directory --jobs 2 lint tests
 
-# Files of tests side by side, in the order of their names. One process more than cores: many tests wait for others. More
-# than four need much memory for their models.
+# Files of tests side by side, in the order of their names. More processes than two cores can run, because many tests wait
+# for others. More than four need much memory for their models.
 tests: develop
-	$(BIN)/pytest --processes $(shell cores=$$(nproc 2>/dev/null || echo 2); echo $$((cores < 3 ? cores + 1 : 4)))
+	$(BIN)/pytest --processes 4
 
 quick: develop
 	$(BIN)/pytest -q -k 'not postgres' --processes 2 $(QUICK)

@@ -119,6 +119,6 @@ def test_endpoints_are_the_known_ones(site):
     assert config["analytics_enabled"] is False
     assert client.get("/gradio_api/info").json() == {"named_endpoints": {}, "unnamed_endpoints": {}}
     assert sorted(target[1] for d in config["dependencies"] for target in d["targets"]) == [
-        *("change", "change", "edit", "example", "example", "find", "load", "open", "open", "person"),
+        *("change", "change", "edit", "example", "example", "find", "load", "look", "open", "open", "person"),
         *("remove", "rename", "restore", "retry", "stop", "submit", "then", "tick", "tick", "verdict"),
     ]
