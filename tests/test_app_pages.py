@@ -2,8 +2,9 @@
 
 import re
 import sys
+import time
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from app.domain.reuse_words import REASONS as REASON_WORDS
 from app.domain.reuse_words import reuse_line
 from app.domain.statistics import FirstTokenTimes, UsageSpan
 from app.domain.words import ago, count, milliseconds, percent, size
-from app.web.rendering import Source, answer_html, linked, render
+from app.web.rendering import Source, answer_html, day, linked, render
 
 PLAIN: dict[str, Any] = {"contacts": {}, "technical": False, "has_older": False}
 
@@ -258,3 +259,15 @@ def test_the_file_of_the_desks_own_faq_is_not_given_out(desk):
     own = replace(answer.citations[1], document="/data/faq/FAQ.jsonl")
     desk.store("Can I return it?", replace(answer, citations=(own,)))
     assert "/sources/" not in transcript(desk, "c", technical=False)
+
+
+def test_conversations_are_grouped_by_days_of_the_servers_time_zone(monkeypatch):
+    monkeypatch.setenv("TZ", "Asia/Shanghai")
+    time.tzset()
+    try:
+        now = datetime(2026, 11, 26, 18, 0, tzinfo=UTC)  # 02:00 of the next day there
+        found = [day(now - timedelta(hours=hours), now) for hours in (1, 3, 26, 27, 200)]
+        assert found == ["Today", "Yesterday", "Yesterday", "This week", "Earlier"]
+    finally:
+        monkeypatch.undo()
+        time.tzset()

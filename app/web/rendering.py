@@ -373,7 +373,9 @@ def _printable(value: object) -> object:
 
 
 def day(moment: datetime, now: datetime) -> str:
-    days = (words.utc(now).date() - words.utc(moment).date()).days
+    """Return the group of a conversation in the list, by days of the server's time zone, as charts have them."""
+    today, then = (words.utc(one).astimezone().date() for one in (now, moment))
+    days = (today - then).days
     if days <= 1:
         return gettext("Today") if days <= 0 else gettext("Yesterday")
     return gettext("This week") if days < 7 else gettext("Earlier")
