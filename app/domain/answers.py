@@ -34,8 +34,8 @@ REASONS: dict[HandoffReason, str] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handoff:
     """A hand-off. agent: the account that took it, or its name for customers. email: the address for a reply. place: in
-    the queue, from 1; 0 if it is not waiting. usual_wait: median of the latest ones, for one that waits. messages:
-    number in the conversation. fresh: nothing was asked since it was closed.
+    the queue, from 1; 0 if it is not waiting. usual_wait: median of the latest ones, told to a customer who waits.
+    messages: number in the conversation. fresh: nothing was asked since it was closed.
     """
 
     id: int

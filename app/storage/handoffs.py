@@ -5,7 +5,7 @@ conversation and no other (`HandoffOfSomebody.owner`). A message to the webhook 
 change, so none is lost when the server stops.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from statistics import median_high
 from uuid import uuid4
@@ -96,7 +96,7 @@ class Handoffs(Store):
     def latest(self, conversation_id: str, owner: str) -> Handoff | None:
         with self._database.read() as session:
             row = _latest(session, conversation_id, owner)
-            return None if row is None else _handoff(session, row)
+            return None if row is None else _as_told(session, row)
 
     def of_owner(self, owner: str) -> list[Handoff]:
         query = select(HandoffRow).join(ConversationRow).where(ConversationRow.of(owner)).order_by(HandoffRow.id)
@@ -120,7 +120,7 @@ class Handoffs(Store):
                 row.email = email or row.email
                 session.flush()
                 self._announce(session, row, "handoff.left" if state == "left" else "handoff.requested", now)
-            return _handoff(session, row)
+            return _as_told(session, row)
 
     def take(self, handoff_id: int, agent: str, now: datetime) -> None:
         with self._database.write() as session:
@@ -221,13 +221,17 @@ def _latest(session: Session, conversation_id: str, owner: str) -> HandoffRow | 
 
 
 def _handoff(session: Session, row: HandoffRow) -> Handoff:
-    place, usual, last = 0, None, last_position(session, row.conversation_id)
+    place, last = 0, last_position(session, row.conversation_id)
     if row.state == "waiting":
         earlier = tuple_(HandoffRow.requested, HandoffRow.id) <= (row.requested, row.id)
         place = session.scalar(select(func.count()).where(HandoffRow.state == "waiting", earlier)) or 0
-        usual = _usual_wait(session)
     fresh = row.state == "closed" and row.position == last
-    return row.to(Handoff, place=place, usual_wait=usual, messages=last + 1, fresh=fresh)
+    return row.to(Handoff, place=place, usual_wait=None, messages=last + 1, fresh=fresh)
+
+
+def _as_told(session: Session, row: HandoffRow) -> Handoff:
+    """Return a hand-off for its customer. In agents' lists the usual wait would be computed for each row."""
+    return replace(_handoff(session, row), usual_wait=_usual_wait(session) if row.state == "waiting" else None)
 
 
 def _usual_wait(session: Session) -> timedelta | None:
