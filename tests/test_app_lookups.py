@@ -291,7 +291,8 @@ def test_a_kill_loses_no_state_and_repeats_no_call(tmp_path, endpoint):
     endpoint.wait.clear()
     server = Forked(talk_until_killed, folder, endpoint.port, TOKEN)
     asked, calling = server.stdout.readline().split()
-    while not endpoint.seen:
+    ends = time.monotonic() + 60
+    while not endpoint.seen and time.monotonic() < ends:
         time.sleep(0.01)
     server.send_signal(signal.SIGKILL)
     server.wait(60)

@@ -14,7 +14,7 @@ ROOMS = {
     "evals.gpu": "evals.speed evals.peers evals.report app.domain cache",
     "evals.speed": "evals.peers evals.report app.pml app.domain cache retrieval",
     "evals.peers": "app.domain cache durable",
-    "evals.answers": "evals.report app.training app.desk app.answering app.knowledge app.storage "
+    "evals.answers": "evals.report app.training app.desk app.answering app.lookups app.knowledge app.storage "
     "app.domain cache retrieval",
     "evals.report": "app.domain",
     "app.web": "app.api app.desk app.support app.access app.storage app.domain retrieval.documents retrieval.loaders "

@@ -129,7 +129,6 @@ class Service(DeskDocuments):
             self._lookup_store,
             self.history,
             embed=self.search.embedder.embed_queries,
-            others=lambda: titles_of(self.library.headings()),
             is_answered=lambda message: decider.decide(message, []).outcome == "answered",
         )
 
@@ -421,12 +420,6 @@ def public_name(name: str) -> str:
     path = Path(name)
     is_path = path.is_absolute() or name.startswith((".", "~")) or path.suffix == ".gguf" or len(path.parts) > 2
     return (path.stem if path.suffix == ".gguf" else path.name) if is_path else name
-
-
-def titles_of(headings: Iterable[tuple[str, tuple[str, ...]]]) -> list[str]:
-    """Return the last heading of each passage, questions first."""
-    titles = dict.fromkeys(own[-1] for _, own in headings if own)
-    return sorted(titles, key=lambda one: not one.endswith(("?", "？")))
 
 
 NAMED = 3

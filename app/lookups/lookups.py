@@ -87,13 +87,12 @@ class LookUps:
         history: History,
         *,
         embed: Callable[[Sequence[str]], npt.NDArray[np.float32]],
-        others: Callable[[], Sequence[str]],
         is_answered: Callable[[str], bool],
         resolve: Resolve = resolve,
     ) -> None:
-        """others: returns the documents' questions. is_answered: whether the documents surely answer."""
+        """is_answered: whether the documents surely answer."""
         self._settings, self._store, self._history = settings, store, history
-        self._embed, self._others, self._is_answered = embed, others, is_answered
+        self._embed, self._is_answered = embed, is_answered
         self._loaded, self._loading = _Loaded(None, {}, None), threading.Lock()
         self._refused: tuple[int, int] | str | None = ""
         self._was_used = False
@@ -127,7 +126,7 @@ class LookUps:
                 self._refused = mark
                 log.error("the changed look-ups are not used: %s", error)
                 return self._loaded
-            recogniser = Recogniser(lookups, self._embed, self._others()) if lookups else None
+            recogniser = Recogniser(lookups, self._embed) if lookups else None
             self._loaded = _Loaded(mark, {one.name: one for one in lookups}, recogniser)
         return self._loaded
 

@@ -1,15 +1,14 @@
-"""Which look-up a message wishes, and how surely: kernel ridge regression on the examples, without a language model.
+"""Which look-up a message wishes, and how surely, without a language model.
 
-Two things are learned. First, whether a message asks about the customer's own case ("where is my ...") or about rules
-("how long does ..."): from messages of other trades (own_cases.toml). Second, what it wishes: from the examples of each
-look-up against everything else. The score of a known message while it is left out is exact and costs nothing more, and
-the thresholds are fitted on such scores of the messages that wish nothing. Out of scope: values (`values`).
+Three scores, all linear. Own case: whether a message asks about the customer's own case ("where is my ...") and not
+about rules ("how long does ..."), from its runs of words and its embedding. Fit: which look-up's examples it is like.
+Start and offer: from both. Weights and thresholds are learned once for all desks, from messages to the made-up
+businesses of data/lookups (`evals.answers.learn_wishes`). Out of scope: values (`values`).
 """
 
+import math
 import re
-import tomllib
 import unicodedata
-from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,106 +18,135 @@ import numpy as np
 import numpy.typing as npt
 
 from app.lookups.definitions import LookUp, in_language
-from app.lookups.values import written
+from app.lookups.values import fits, written
 from retrieval.text.terms import CHINESE_JAPANESE, language_of
 
 Numbers = npt.NDArray[np.float64]
 Embed = Callable[[Sequence[str]], npt.NDArray[np.float32]]
-_WORD = re.compile(rf"[{CHINESE_JAPANESE}]|[^\W\d_{CHINESE_JAPANESE}]+|\d")
-_OWN_CASES = Path(__file__).with_name("own_cases.toml")
-OWN_WEIGHT = 0.8
-# Shares of the left-out messages that wish nothing. New messages reach a threshold less often: a left-out
-# counter-example is nearer to the examples than most of them.
-FALSE_CERTAIN, FALSE_STARTS, FALSE_OFFERS = 0.0, 0.01, 0.13
-MOST_DOCUMENTS = 150
-AS_LIKELY = 0.15  # scores that differ by no more are equal
+Runs = dict[str, float]
+LEARNED = Path(__file__).with_name("wishes.npz")
+LONGEST_RUN = 3  # words; a Chinese character is a word
+ALIKE = 4  # examples: the mean of the most similar ones counts
+KNOWN = 0.5  # share of a message's words that the learned weights must know
+AS_LIKELY, POSSIBLE = 0.75, 0.05  # beside the likeliest look-up of a sure wish, and of one that is only offered
+MOST_OFFERED = 3
+_WORD = re.compile(rf"[{CHINESE_JAPANESE}]|[^\W\d_{CHINESE_JAPANESE}]+|\d+")
 
 
-def grams(message: str) -> Counter[str]:
-    """Return the runs of one to three words of a message; a Chinese character is a word."""
-    words = _words(message)
-    return Counter(" ".join(words[at : at + n]) for n in (1, 2, 3) for at in range(len(words) - n + 1))
+def words(message: str) -> list[str]:
+    """Return the words of a message, folded; each number is "0"."""
+    folded = unicodedata.normalize("NFKC", message).casefold().replace("’", "'").replace("'", "")
+    return ["0" if word[0].isdigit() else word for word in _WORD.findall(folded)]
 
 
-def _words(message: str) -> list[str]:
-    return _WORD.findall(_folded(message).replace("'", ""))
+def runs(message: str) -> set[str]:
+    """Return the runs of one to three words of a message."""
+    own = words(message)
+    return {" ".join(own[at : at + n]) for n in range(1, LONGEST_RUN + 1) for at in range(len(own) - n + 1)}
 
 
-def _folded(message: str) -> str:
-    return unicodedata.normalize("NFKC", message).casefold().replace("’", "'")
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """The weights. counts: in how many of `messages` a run of words is. own: the weights of runs for "own case", and
+    meaning those of the embedding, `[dimension]`. own_plain: of runs, for other embedders. intercepts, `[2]`: with the
+    embedding and without. fit, `[3]`: of the signs of a look-up. decision, `[way, 2, 7]`: of start and offer, with an
+    intercept last. thresholds, `[way, 3]`: certain, start and offer.
+    """
+
+    messages: int
+    counts: dict[str, int]
+    own: Runs
+    own_plain: Runs
+    intercepts: Numbers
+    meaning: Numbers
+    fit: Numbers
+    decision: Numbers
+    thresholds: Numbers
+
+    def weighed(self, message: str) -> Runs:
+        """Return a vector of length 1 of a message: its runs of words, rare ones more (tf-idf without frequencies)."""
+        rarity = {run: math.log((1 + self.messages) / (1 + self.counts.get(run, 0))) for run in runs(message)}
+        length = math.sqrt(sum(value * value for value in rarity.values())) or 1.0
+        return {run: value / length for run, value in rarity.items()}
+
+    def own_case(self, weighed: Runs, vector: Numbers) -> float:
+        """Return the log-odds that a message asks about the customer's own case."""
+        if len(vector) != len(self.meaning):
+            return float(self.intercepts[1] + sum(self.own_plain.get(run, 0.0) * of for run, of in weighed.items()))
+        own = sum(self.own.get(run, 0.0) * of for run, of in weighed.items())
+        return float(self.intercepts[0] + own + self.meaning @ vector)
+
+    def way(self, message: str) -> int:
+        """Return which weights decide: 0 for English, 1 for Chinese, 2 for other languages (without own case)."""
+        own = words(message)
+        if sum(word in self.counts for word in own) < KNOWN * len(own):
+            return 2
+        return int(any(len(word) == 1 and word >= "\u3040" for word in own))
 
 
 @cache
-def _own_cases() -> dict[str, list[str]]:
-    return tomllib.loads(_OWN_CASES.read_text("utf-8"))
-
-
-@cache
-def _patterns() -> Sequence[re.Pattern[str]]:
-    known = _own_cases()
-    return [re.compile(one) for one in (*known["own_patterns"], *known["general_patterns"])]
+def learned() -> Learned:
+    with np.load(LEARNED) as file:
+        known = file["runs"].tobytes().decode().split("\n")
+        return Learned(
+            messages=int(file["messages"]),
+            counts=dict(zip(known, file["counts"].tolist(), strict=True)),
+            own=dict(zip(known, file["own"].astype(float).tolist(), strict=True)),
+            own_plain=dict(zip(known, file["own_plain"].astype(float).tolist(), strict=True)),
+            **{name: file[name] for name in ("intercepts", "meaning", "fit", "decision", "thresholds")},
+        )
 
 
 class Likeness:
-    """How alike a message and each known message are, between 0 and about 1: by the runs of words that they share, rare
-    ones more, by their embeddings, and by the share of patterns that both fit.
-    """
+    """How alike a message and the examples of each look-up are."""
 
-    def __init__(self, known: Sequence[str], embed: Embed) -> None:
-        rows = list(map(grams, known))
-        self._rarity = {
-            gram: float(np.log((1 + len(known)) / (1 + number))) + 1.0
-            for gram, number in Counter(gram for row in rows for gram in row).items()
-        }
-        self._with = defaultdict[str, list[tuple[int, float]]](list)
-        for place, row in enumerate(rows):
-            for gram, weight in self._weighted(row).items():
-                self._with[gram].append((place, weight))
-        self._embed, self._fits = embed, np.array(list(map(_fitted, known)))
-        self._vectors = np.asarray(embed(known), np.float64)
-        self.known: tuple[Numbers, Numbers, Numbers] = (
-            np.stack(list(map(self._runs, known))),
-            self._vectors @ self._vectors.T,
-            self._fits @ self._fits.T,
+    def __init__(self, lookups: Sequence[LookUp], embed: Embed, rarity: Learned) -> None:
+        texts = [([*one.title.values(), *one.examples], list(one.not_examples)) for one in lookups]
+        self._runs = [[[rarity.weighed(text) for text in some] for some in pair] for pair in texts]
+        dimension = embed(["a"]).shape[1]
+        self._vectors = [
+            [np.asarray(embed(some), np.float64) if some else np.zeros((0, dimension)) for some in pair]
+            for pair in texts
+        ]
+
+    def __call__(self, weighed: Runs, vector: Numbers) -> Numbers:
+        """Return for each look-up, `[lookup, 3]`: how like its examples by words, and by meaning, and by how much more
+        than like its counter-examples.
+        """
+        return np.array([self._one(*one, weighed, vector) for one in zip(self._runs, self._vectors, strict=True)])
+
+    def _one(
+        self, texts: Sequence[Sequence[Runs]], vectors: Sequence[Numbers], weighed: Runs, vector: Numbers
+    ) -> list[float]:
+        like, unlike = (
+            np.array([sum(of * one.get(run, 0.0) for run, of in weighed.items()) for one in some]) for some in texts
         )
-
-    def __call__(self, message: str) -> tuple[Numbers, Numbers, Numbers]:
-        """Return the three kinds, `[known]` each."""
-        vector = np.asarray(self._embed([message]), np.float64)[0]
-        return self._runs(message), self._vectors @ vector, self._fits @ _fitted(message)
-
-    def _runs(self, message: str) -> Numbers:
-        alike = np.zeros(len(self._fits))
-        for gram, weight in self._weighted(grams(message)).items():
-            for place, other in self._with.get(gram, ()):
-                alike[place] += weight * other
-        return alike
-
-    def _weighted(self, row: Counter[str]) -> dict[str, float]:
-        weights = {gram: self._rarity[gram] * min(number, 2) for gram, number in row.items() if gram in self._rarity}
-        length = float(np.linalg.norm([*weights.values()])) or 1.0
-        return {gram: weight / length for gram, weight in weights.items()}
+        near, far = (some @ vector for some in vectors)
+        beats = _top(like, 1) + _top(near, 1) - _top(unlike, 1) - _top(far, 1)
+        return [_top(like, ALIKE), _top(near, ALIKE), beats]
 
 
-def _fitted(message: str) -> Numbers:
-    folded = _folded(message)
-    return np.array([float(one.search(folded) is not None) for one in _patterns()])
+def _top(values: Numbers, most: int) -> float:
+    return float(np.sort(values)[-most:].mean()) if len(values) else 0.0
 
 
-def _own_kernel(runs: Numbers, meaning: Numbers, patterns: Numbers) -> Numbers:
-    return runs + 0.6 * meaning + 0.4 * patterns + 0.2
+def signs(likeness: Numbers, named: Sequence[bool], fit: Numbers) -> tuple[Numbers, Numbers]:
+    """Return how likely each look-up is the wished one, if there is one, `[lookup]`, and the signs of the likeliest
+    one for a decision, `[5]`.
+    """
+    named_as = np.array(named, np.float64)
+    logits = np.column_stack([likeness[:, :2], named_as]) @ fit
+    shares = np.exp(logits - logits.max())
+    shares /= shares.sum()
+    best = int(shares.argmax())
+    return shares, np.array([*likeness[best], named_as[best], shares[best]])
 
 
-def _wish_kernel(runs: Numbers, meaning: Numbers, patterns: Numbers, own: Numbers) -> Numbers:
-    """own: 1 for two messages that are surely of the same kind, -1 for two of different kinds."""
-    return (runs + meaning) * (1 + own) + 0.05 * patterns + 0.2
-
-
-def _learned(kernel: Numbers, targets: Numbers, ridge: float) -> tuple[Numbers, Numbers]:
-    """Return the weights of the known messages, and each one's own score while it is left out."""
-    inverse = np.linalg.inv(kernel + ridge * np.eye(len(kernel)))
-    weights = inverse @ targets
-    return weights, targets - weights / np.diag(inverse)[:, None]
+def likely(shares: Numbers, *, is_sure: bool) -> list[int]:
+    """Return the places of the look-ups to start or to offer, the likeliest first."""
+    order = [int(place) for place in np.argsort(-shares)[:MOST_OFFERED]]
+    least = AS_LIKELY * shares[order[0]] if is_sure else POSSIBLE
+    return [place for place in order if shares[place] >= least or place == order[0]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,85 +164,48 @@ class Wish:
 class Recogniser:
     """Scores messages for some look-ups. Safe to use from any thread."""
 
-    def __init__(self, lookups: Sequence[LookUp], embed: Embed, others: Sequence[str]) -> None:
-        """embed: returns vectors of length 1. others: messages that wish nothing, such as the documents' questions."""
-        self._lookups = lookups
-        wishes = {text: place for place, one in enumerate(lookups) for text in (*one.title.values(), *one.examples)}
-        refused = [text for one in lookups for text in one.not_examples]
-        self._decided = {
-            tuple(_words(text)): place for text, place in [*wishes.items(), *((one, -1) for one in refused)]
-        }
-        cases = dict.fromkeys(_own_cases()["own"], 1.0) | dict.fromkeys(_own_cases()["general"], -1.0)
-        known = list(dict.fromkeys([*cases, *wishes, *refused, *others[:MOST_DOCUMENTS]]))
-        self._alike = Likeness(known, embed)
-        n = self._num_cases = len(cases)
-        told = np.array([*cases.values()])[:, None]
-        self._own_weights, left_out = _learned(_own_kernel(*(one[:n, :n] for one in self._alike.known)), told, 1.0)
-        rest = _own_kernel(*(one[n:, :n] for one in self._alike.known)) @ self._own_weights
-        self._own = np.clip(np.vstack([left_out, rest])[:, 0], -1, 1)
-        targets = np.array(
-            [[1.0 if wishes.get(one) == place else -1.0 for place in range(len(lookups))] for one in known]
-        )
-        kernel = _wish_kernel(*self._alike.known, np.outer(self._own, self._own))
-        self._weights, left_out = _learned(kernel, targets, 0.5)
-        # "Own case" counts as much as the examples of a look-up have it: "is it in stock?" has none of it.
-        at = {text: place for place, text in enumerate(known)}
-        own = [np.mean([self._own[at[text]] for text in one.examples]) for one in lookups]
-        self._own_counts = OWN_WEIGHT * np.clip(own, 0, 1)
-        scores = left_out + np.outer(self._own, self._own_counts)
-        unwished = [at[text] for text in (*cases, *refused) if text not in wishes]  # titles wish what is looked up, too
-        shares = (FALSE_CERTAIN, FALSE_STARTS, FALSE_OFFERS)
-        least = (float(np.quantile(scores[unwished].max(1), 1 - share)) for share in shares)
-        self.certain, self.start, self.offer = least
-
-    def scores(self, message: str) -> Numbers:
-        """Return a score for each look-up."""
-        alike = self._alike(message)
-        own = _own_kernel(*(one[: self._num_cases] for one in alike)) @ self._own_weights
-        own = np.clip(own, -1, 1)
-        scores: Numbers = _wish_kernel(*alike, own * self._own) @ self._weights + own * self._own_counts
-        return scores
+    def __init__(self, lookups: Sequence[LookUp], embed: Embed) -> None:
+        """embed: returns vectors of length 1."""
+        self._lookups, self._embed, self._learned = lookups, embed, learned()
+        wishes = {text: one for one in lookups for text in (*one.title.values(), *one.examples)}
+        refused = dict.fromkeys(text for one in lookups for text in one.not_examples)
+        self._decided = {tuple(words(text)): one for text, one in (wishes | refused).items()}
+        self._alike = Likeness(lookups, embed, self._learned)
 
     def wish(self, message: str) -> Wish | None:
         """Return the wish of a message, if it has one. An example always wishes, a counter-example never."""
-        if (place := self._decided.get(tuple(_words(message)))) is not None:
-            return None if place < 0 else Wish(self._lookups[place], is_sure=True, is_certain=True)
-        scores = self.scores(message)
-        places, texts, is_bare = self._named(message)
-        if is_bare:
+        if (own := tuple(words(message))) in self._decided:
+            decided = self._decided[own]
+            return None if decided is None else Wish(decided, is_sure=True, is_certain=True)
+        if len(message.split()) == 1 and any(fits(value, message) for one in self._lookups for value in one.values):
+            return None  # a value without another word
+        known = self._learned
+        named, read = named_in(message, self._lookups)
+        vector, of_read = np.asarray(self._embed([message, read]), np.float64)
+        shares, best = signs(self._alike(known.weighed(read), of_read), named, known.fit)
+        way = known.way(message)
+        own_case = known.own_case(known.weighed(message), vector) if way < 2 else 0.0
+        start, offer = known.decision[way] @ np.array([own_case, *best, 1.0])
+        certain, sure, offered = known.thresholds[way]
+        is_named = bool(best[3])  # its value is there: only what is asked about it is in doubt
+        is_sure = bool(start >= sure or (is_named and offer >= offered))
+        if not is_sure and offer < offered:
             return None
-        if places:
-            named = np.max([self.scores(text) for text in texts], axis=0)
-            scores[places] = (scores[places] + named[places]) / 2
-        best, *rest = np.argsort(-scores)
-        score = scores[best]
-        if score < self.offer:
-            return None
-        likely = [one for one in rest if scores[one] >= max(self.offer, score - AS_LIKELY)]
-        is_certain = bool(best in places or score >= self.certain)
+        first, *others = likely(shares, is_sure=is_sure)
         return Wish(
-            self._lookups[best],
-            is_sure=bool(is_certain or score >= self.start),
-            is_certain=is_certain,
-            or_else=tuple(self._lookups[one] for one in likely),
+            self._lookups[first],
+            is_sure=is_sure,
+            is_certain=bool(start >= certain or (is_named and is_sure)),
+            or_else=tuple(self._lookups[place] for place in others),
         )
 
-    def _named(self, message: str) -> tuple[list[int], list[str], bool]:
-        """Return the look-ups of which a message has a value with digits and another word. A value stands for what it
-        names ("where is AB-123456?"), so the message is also returned with its name and a title in its place, and
-        whether it is a value without another word.
-        """
-        places, texts, is_bare = list[int](), list[str](), False
-        for place, lookup in enumerate(self._lookups):
-            for value in lookup.values:
-                if not (found := written(value, message)):
-                    continue
-                its = re.compile("|".join(map(re.escape, found)))
-                plain = unicodedata.normalize("NFKC", message)
-                if not _WORD.search(its.sub("", plain)):
-                    is_bare = True
-                    continue
-                places.append(place)
-                names = (value.name, in_language(lookup.title, language_of(message)))
-                texts = texts or [name.join(its.split(plain)) for name in names]
-        return places, texts, is_bare
+
+def named_in(message: str, lookups: Sequence[LookUp]) -> tuple[list[bool], str]:
+    """Return which look-ups have a value with digits in a message, such as an order number; and the message with the
+    question for the first one, because "where is AB-123456?" has no other word for an order.
+    """
+    asked = [next((one.ask for one in lookup.values if written(one, message)), None) for lookup in lookups]
+    first = next(filter(None, asked), None)
+    return [
+        ask is not None for ask in asked
+    ], f"{message} {in_language(first, language_of(message))}" if first else message
