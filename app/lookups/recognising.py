@@ -119,7 +119,9 @@ class Likeness:
         self, texts: Sequence[Sequence[Runs]], vectors: Sequence[Numbers], weighed: Runs, vector: Numbers
     ) -> list[float]:
         like, unlike = (
-            np.array([sum(of * one.get(run, 0.0) for run, of in weighed.items()) for one in some]) for some in texts
+            # Over the runs of the examples: a customer's message may be much longer.
+            np.array([sum(of * weighed.get(run, 0.0) for run, of in one.items()) for one in some])
+            for some in texts
         )
         near, far = (some @ vector for some in vectors)
         beats = _top(like, 1) + _top(near, 1) - _top(unlike, 1) - _top(far, 1)
@@ -206,6 +208,5 @@ def named_in(message: str, lookups: Sequence[LookUp]) -> tuple[list[bool], str]:
     """
     asked = [next((one.ask for one in lookup.values if written(one, message)), None) for lookup in lookups]
     first = next(filter(None, asked), None)
-    return [
-        ask is not None for ask in asked
-    ], f"{message} {in_language(first, language_of(message))}" if first else message
+    read = f"{message} {in_language(first, language_of(message))}" if first else message
+    return [ask is not None for ask in asked], read
