@@ -146,7 +146,6 @@ def summarise(
         prefixes=prefixes,
         reasons=tuple(statistics.miss_reasons()),
         misses=tuple(statistics.misses()),
-        points=tuple(statistics.points()),
         weak=tuple(statistics.weakly_supported(WEAK)),
     )
 

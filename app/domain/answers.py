@@ -330,17 +330,6 @@ class SupportRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerPoint:
-    """One answer on a time axis."""
-
-    created: datetime
-    ttft_ms: float
-    prompt_tokens: int
-    reused_tokens: int
-    policy: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerTotals:
     """Numbers over all answers ever recorded (`app.storage.statistics`). conversations: number stored now. *_tokens:
     prompt tokens by source. grounding: mean over answers; quoted: answers with quotations.
@@ -388,7 +377,6 @@ class Overview(AnswerTotals):
     prefixes: tuple[PrefixRow, ...] = ()
     reasons: tuple[ReasonRow, ...] = ()
     misses: tuple[MissRow, ...] = ()
-    points: tuple[AnswerPoint, ...] = ()
     weak: tuple[SupportRow, ...] = ()
     policy: str = ""
     answer_mode: str = ""
