@@ -23,7 +23,7 @@ from app.domain.errors import DeskError
 from app.domain.progress import no_progress
 from app.knowledge import ingest
 from app.knowledge.forget import Footprint
-from app.knowledge.prompts import PassageText, PromptTurn
+from app.knowledge.prompts import PromptTurn
 from app.storage import tables
 from app.storage.history import PastMessage
 
@@ -469,7 +469,7 @@ def test_what_was_computed_with_it_goes_although_its_module_is_gone(tmp_path, pa
         desk.ingest([pages], warm=reuse == "on")
         finish(desk, "What is the word of the day?", reuse=reuse)
         finish(desk, "Can gift cards be returned?", reuse=reuse)
-        key = desk.engine.store.key(desk.engine.segment(desk.prompts.module(PassageText.of(stored(desk)["secret"]))))
+        key = desk.engine.store.key(desk.engine.segment(desk.prompts.module(stored(desk)["secret"])))
         assert key in computed_with(desk)
         desk.engine.call(lambda store: store.remove(key))
         assert desk.forget("secret.md").left == NOTHING

@@ -81,6 +81,11 @@ class StoredPassage:
     def label(self) -> str:
         return passage_label(self.heading_path, self.ordinal)
 
+    @property
+    def name(self) -> str:
+        """The name of its module: unique, and the same after its document changed."""
+        return f"{self.document}#{self.ordinal}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleLabel:
