@@ -30,12 +30,11 @@ from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.storage import archive as archiving
 from app.storage import migrate, tables
-from app.storage.archive import MANIFEST, ArchivedFile, Manifest, back_up_folder, read_archive
+from app.storage.archive import MANIFEST, Access, ArchivedFile, Manifest, back_up_folder, read_archive, restore_folder
 from app.storage.data_folder import SWAP_FILE, lock_data_folder, undo_swap
 from app.storage.database import open_database
 from app.storage.files import old_copies
 from app.storage.people import Accounts, Sessions
-from app.storage.restoring import Access, restore_folder
 
 
 @pytest.fixture

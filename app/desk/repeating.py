@@ -21,8 +21,7 @@ from threading import Lock
 from typing import Final
 
 from app.domain.logs import Recurring
-from app.domain.progress import Progress
-from app.domain.threads import in_own_thread
+from app.domain.progress import Progress, in_own_thread
 from app.knowledge.uploads import SyncStopped
 from app.storage.conversation_care import UNDO_S, ConversationCare
 from app.storage.document_change import Desks

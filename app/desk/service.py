@@ -39,12 +39,11 @@ from app.domain.answers import (
 )
 from app.domain.callers import LONGEST_LINE, LONGEST_TEXT, OPERATOR, Record, check_length
 from app.domain.errors import DeskError
-from app.domain.progress import Progress, no_progress
+from app.domain.progress import Progress, in_own_thread, no_progress
 from app.domain.quality import FaqDraft, FaqSaved
 from app.domain.setting_types import policy_named
 from app.domain.settings import Settings
 from app.domain.statistics import Load, MemoryPlan, Savings, Served, UsageSpan
-from app.domain.threads import in_own_thread
 from app.knowledge.forget import CollectionForgotten, Forgotten
 from app.knowledge.ingest import IngestOptions, IngestReport
 from app.knowledge.warm import ReadingAhead

@@ -9,11 +9,10 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 
-from app.domain.documents import SyncedFolder, SyncResult
+from app.domain.documents import MOST_PAGES, ReasonCount, SiteOptions, SyncedFolder, SyncResult
 from app.domain.errors import DeskError
 from app.domain.progress import Progress
 from app.domain.settings import Settings
-from app.domain.websites import MOST_PAGES, ReasonCount, SiteOptions
 from app.domain.words import utc_now
 from app.knowledge.ingest import IngestOptions, IngestReport
 from app.websites.crawl import Crawl

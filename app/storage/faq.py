@@ -9,10 +9,9 @@ from typing import Any, TypeVar
 
 from sqlalchemy import delete, select
 
-from app.domain.documents import SyncedFolder, SyncResult, UnreadFile, Vectors
+from app.domain.documents import ReasonCount, SiteOptions, SyncedFolder, SyncResult, UnreadFile, Vectors
 from app.domain.errors import DeskError
 from app.domain.quality import FaqDraft, FaqPair
-from app.domain.websites import ReasonCount, SiteOptions
 from app.storage.database import Store
 from app.storage.document_change import count_change, unpacked
 from app.storage.tables import FaqRow, SyncedFolderRow

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime
 from typing import Protocol
 
+from app.domain.documents import KEPT_EXAMPLES, PAGE_REASONS, READ, ReasonCount, SiteOptions
 from app.domain.errors import DeskError
 from app.domain.progress import Progress
-from app.domain.websites import KEPT_EXAMPLES, READ, REASONS, ReasonCount, SiteOptions
 from app.websites.fetching import MOST_BYTES, Fetcher, FetchFailed, Reply
 from app.websites.mirror import Mirror, PageRecord
 from app.websites.robots import MOST_HOPS, Robots, read_robots, sitemap_pages
@@ -73,7 +73,7 @@ class _Notes:
     def all(self) -> tuple[ReasonCount, ...]:
         return tuple(
             ReasonCount(reason=reason, number=self._numbers[reason], examples=tuple(self._examples[reason]))
-            for reason in REASONS
+            for reason in PAGE_REASONS
             if self._numbers[reason]
         )
 

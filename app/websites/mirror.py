@@ -23,7 +23,7 @@ _RESUMED_WITHIN = timedelta(hours=24)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRecord:
-    """What became of an address. run: the last run that asked for it. outcome: a key of `app.domain.websites.REASONS`.
+    """What became of an address. run: the last run that asked for it. outcome: a key of `app.domain.documents.PAGE_REASONS`.
     blocks: its text, also the last known one of a page that cannot be read now. absent: complete runs in a row that did
     not find it. target: where it redirects to. canonical: the address that it names as its own.
     """

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rapidfuzz.fuzz import ratio
 
-from app.domain.websites import READ
+from app.domain.documents import READ
 from app.websites.mirror import Mirror, PageRecord
 from app.websites.urls import Scope
 from retrieval.documents import Block, WebPage, content_hash
@@ -62,7 +62,7 @@ def _text(blocks: list[Block], path: str) -> str:
 
 
 def judge(page: WebPage, path: str, missing: NotFoundPage | None, *, is_start: bool) -> str:
-    """Return a key of `app.domain.websites.REASONS`. missing: the site's answer for an address that cannot exist."""
+    """Return a key of `app.domain.documents.PAGE_REASONS`. missing: the site's answer for an address that cannot exist."""
     length = sum(len(block.text) for block in page.blocks)
     if not page.may_index:
         return "noindex"
