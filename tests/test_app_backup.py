@@ -139,15 +139,12 @@ def test_what_killed_processes_left_is_removed(tmp_path):
         for name in (
             ".restore-half/warmdesk.sqlite3",
             ".upload-half/database",
-            "models/converting-half/model",
-            "models/sha256-1/model",
         ):
             (folder / name).parent.mkdir(parents=True)
             (folder / name).write_text("what customers wrote")
     with lock_data_folder(settings.data_dir, "test"):
         pass
     assert [path.name for path in settings.data_dir.glob(".*")] == []
-    assert [path.name for path in (settings.data_dir / "models").iterdir()] == ["big.gguf"]
     back_up_folder(settings, tmp_path / "one.tar.gz")
     assert (tmp_path / ".upload-half").exists(), "somebody may be writing it"
     os.utime(tmp_path / ".upload-half/database", (0, 0))

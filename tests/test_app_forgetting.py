@@ -73,7 +73,7 @@ def test_a_long_document_is_counted_whole(tmp_path):
     parts = [f"## Part {i}\n\n{' '.join([f'Sentence {i} about parcels.'] * 7)}" for i in range(5)]
     (tmp_path / "long.md").write_text("# Long\n\n" + "\n\n".join(parts))
     with small_desk(tmp_path / "desk", pages=tmp_path / "long.md") as desk:
-        ids, _ = desk.library.vectors(desk.search.embedder.dimension)
+        ids, _ = desk.library.vectors(desk.search.embedder.dimension, desk.library.all_ids())
         forgotten = desk.forget("long.md")
         assert len(desk.search.snapshot.index) == 0
         assert len(desk.search.snapshot.keywords.window_ids) == 0

@@ -368,7 +368,7 @@ def test_the_whole_passage_asks_and_the_best_stretch_answers(tmp_path):
     with small_desk(
         tmp_path / "desk", pages=tmp_path / "pages", passage_tokens=4000, neighbours=2, device_memory=64 << 20
     ) as desk:
-        ids, _ = desk.library.vectors(256)
+        ids, _ = desk.library.vectors(256, desk.library.all_ids())
         assert len(ids) > len(set(ids.tolist())) == 3
         assert neighbours(desk) == {
             "long": ["parcels", "cards"],

@@ -212,6 +212,7 @@ class Readiness:
         self._running: dict[str, Future[bool]] = {}
 
     def missing(self) -> tuple[str, ...]:
+        """Return the names of the parts that do not work. Waits a short time only."""
         with self._lock:
             running = self._running = {name: self._begun(name) for name in self._looks}
         wait(running.values(), LOOK_S)

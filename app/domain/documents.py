@@ -193,7 +193,7 @@ WHOLE_SITE = SiteOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasonCount:
-    """How many addresses have a reason (a key of `PAGE_REASONS`). examples: the first ones; each may end with a detail."""
+    """How many addresses have a reason (see `PAGE_REASONS`). examples: the first ones; each may end with a detail."""
 
     reason: str
     number: int

@@ -26,15 +26,6 @@ STAGES = {
 def no_progress(stage: str, done: int, total: int) -> None: ...
 
 
-def both(one: Progress, other: Progress) -> Progress:
-
-    def report(stage: str, done: int, total: int) -> None:
-        one(stage, done, total)
-        other(stage, done, total)
-
-    return report
-
-
 @contextmanager
 def no_bars() -> Iterator[Progress]:
     yield no_progress

@@ -165,7 +165,6 @@ def undo_swap(folder: Path) -> bool:
 
 BEGUN_FILE = "warmdesk.begun.json"
 Kind = Literal["forget", "upload", "faq"]
-log = logging.getLogger(__name__)
 
 
 class BegunWork:

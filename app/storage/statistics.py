@@ -22,7 +22,7 @@ from typing import Any, Final, Literal
 from sqlalchemy import BigInteger, ColumnElement, cast, delete, func, select
 from sqlalchemy.orm import Session, aliased
 
-from app.domain.answers import AnswerTotals, MissRow, ReasonRow, SupportRow
+from app.domain.answers import AnswerTotals, MissRow, ReasonRow
 from app.domain.statistics import FirstTokenTimes, SavingsSample, UsageSpan
 from app.storage.database import Store
 from app.storage.tables import (
@@ -226,22 +226,6 @@ class Statistics(Store):
             .limit(limit)
         )
         return [MissRow(**row._mapping) for row in self._database.rows(query)]
-
-    def weakly_supported(self, at_most: float, limit: int = 20) -> list[SupportRow]:
-        query = (
-            select(
-                MessageRow.created,
-                func.coalesce(_QUESTION.text, "").label("question"),
-                MessageRow.text.label("shown"),
-                MessageRow.grounding,
-                func.coalesce(MessageRow.quoted, False).label("quoted"),
-            )
-            .outerjoin(_QUESTION, _QUESTION.id == MessageRow.question_id)
-            .where(MessageRow.grounding <= at_most, MessageRow.conversation_id.not_in(_HIDDEN))
-            .order_by(MessageRow.created.desc())
-            .limit(limit)
-        )
-        return [SupportRow(**row._mapping) for row in self._database.rows(query)]
 
     def used_modules(self, answers: int) -> list[list[tuple[str, int]]]:
         """Return key and tokens of the modules of the latest answers, by answer, oldest first."""

@@ -11,7 +11,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import date, datetime
-from typing import Protocol
 
 from app.domain.documents import KEPT_EXAMPLES, PAGE_REASONS, READ, ReasonCount, SiteOptions
 from app.domain.errors import DeskError
@@ -23,6 +22,7 @@ from app.websites.selecting import LOGIN, NotFoundPage, Selection, block_key, ju
 from app.websites.urls import Scope, is_same_site, key_of, may_be_endless, origin_of, shape_of
 from retrieval.documents import MAX_BYTES, WebPage
 from retrieval.errors import UnreadableDocument
+from retrieval.reading import FileReader
 from retrieval.text.terms import printable
 
 LONGEST_RUN_S = 3600.0
@@ -40,12 +40,6 @@ _KEEPS_TEXT = frozenset(
      "private")
 )  # fmt: skip
 _ABSENT = frozenset(("gone", "soft-404", "outside"))
-
-
-class PageReader(Protocol):
-    """Reads a page in a process of its own (`retrieval.reading.FileReader`)."""
-
-    def load_page(self, data: bytes, url: str, suffix: str, encoding: str = "") -> WebPage: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +81,7 @@ class Crawl:
         options: SiteOptions,
         mirror: Mirror,
         fetcher: Fetcher,
-        reader: PageReader,
+        reader: FileReader,
         known: Callable[[str], Collection[str]],
         progress: Progress,
         *,
