@@ -156,7 +156,6 @@ def stored_overview(settings: Settings, database: Database) -> Overview:
 
 
 def describe(overview: Overview, settings: Settings, calibration: Calibration | None) -> Overview:
-    """Add which model answers, where, and how."""
     server = settings.model_server
     return replace(
         overview,

@@ -209,7 +209,6 @@ class Answer:
 
     @property
     def shown(self) -> str:
-        """Return the text with a look-up's line."""
         return BETWEEN.join(filter(None, (self.answer, self.lookup.line))) if self.lookup else self.answer
 
     @property

@@ -201,7 +201,6 @@ class ReasonCount:
 
 
 def is_website(source: str) -> bool:
-    """Return whether a synchronised source is a website rather than a folder."""
     return source.lower().startswith(("http://", "https://"))
 
 

@@ -74,7 +74,6 @@ class Websites:
             return crawl.run().reasons
 
     def forget(self, url: str) -> None:
-        """Delete what is kept of a page."""
         for folder in self._settings.websites_folder.glob("*"):
             Mirror(folder).forget(url)
 
@@ -163,6 +162,5 @@ def checked(url: str, site: SiteOptions) -> str:
 
 
 def share_pages(one: str, other: str) -> bool:
-    """Return whether two websites have pages in common."""
     folders = sorted((Scope(key_of(one)).folder, Scope(key_of(other)).folder))
     return is_same_host(key_of(one), key_of(other)) and folders[1].startswith(folders[0])

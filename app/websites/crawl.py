@@ -228,7 +228,6 @@ class Crawl:
         return not self._queue or is_in_time
 
     def _look_at(self, record: PageRecord, depth: int, hops: int) -> None:
-        """Note what became of a page, and add its links."""
         if record.outcome == READ:
             new = [block for block in record.blocks if block_key(block) not in self._blocks]
             self._blocks.update(map(block_key, new))

@@ -70,7 +70,6 @@ class Mirror:
         return began.isoformat()
 
     def finish(self) -> None:
-        """Note that the run is complete."""
         (self._folder / "run.json").unlink(missing_ok=True)
 
     def find(self, url: str) -> PageRecord | None:
@@ -86,14 +85,12 @@ class Mirror:
                 yield record
 
     def keep_document(self, url: str, title: str, blocks: tuple[Block, ...]) -> Path:
-        """Write a document, and return its file."""
         file, data = self.documents / f"{_name(url)}{STORED}", stored(url, title, blocks)
         if not file.exists() or file.read_bytes() != data:
             self._replace(file, data)
         return file
 
     def drop_documents(self, others: set[Path]) -> None:
-        """Delete all files of documents but these."""
         self.documents.mkdir(parents=True, exist_ok=True)
         for file in self.documents.iterdir():
             if file not in others:
