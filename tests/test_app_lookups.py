@@ -146,8 +146,10 @@ def test_of_two_lookups_as_likely_the_customer_chooses(tmp_path, endpoint):
         recogniser = desk.lookups._load().recogniser
         tie = Wish(lookups[0], is_sure=True, is_certain=True, or_else=(lookups[1],))
         offer = replace(tie, is_sure=False, is_certain=False)
-        wishes = {"Any news about AB-123456?": tie, "What about my lamp?": offer}
+        answered = "How long does delivery take?"
+        wishes = {"Any news about AB-123456?": tie, "What about my lamp?": offer, answered: offer}
         recogniser.wish = wishes.get
+        desk.lookups._is_answered = answered.__eq__
         which, again, email = talk(desk, "Any news about AB-123456?", "yes", "refund status")
         assert which.lookup.state == again.lookup.state == "offered"
         assert which.lookup.choices == ("Order status", "Refund status")
@@ -156,6 +158,8 @@ def test_of_two_lookups_as_likely_the_customer_chooses(tmp_path, endpoint):
         beside, number = talk(desk, "What about my lamp?", "Order status")
         assert (beside.outcome != "lookup", beside.lookup.choices) == (True, ("Order status", "Refund status"))
         assert (number.lookup.name, number.lookup.asks) == ("order-status", "order")
+        unsure, _ = talk(desk, answered, "yes")
+        assert (unsure.outcome, unsure.lookup) == ("answered", None), "the documents are surer"
 
 
 def test_full_width_letters_are_accepted(desk, endpoint):
