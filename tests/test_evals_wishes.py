@@ -23,7 +23,14 @@ answers = {{ found = "a", not_found = "b", failed = "c" }}
 """
 THINGS = {"a": ("lamp", "sofa"), "b": ("chair", "desk"), "c": ("mug", "bowl")}
 TEXTS = {
-    "wish": ("where is my {} now", "has my {} left yet", "{} still not here", "我的{}到哪了", "我的{}发货了吗", "{}还没到"),
+    "wish": (
+        "where is my {} now",
+        "has my {} left yet",
+        "{} still not here",
+        "我的{}到哪了",
+        "我的{}发货了吗",
+        "{}还没到",
+    ),
     "near": ("how long does a {} take", "do you send a {} abroad", "what is a {}", "{}要多久", "{}能寄吗", "{}是什么"),
     "elsewhere": ("my {} has a scratch", "我的{}有划痕"),
 }
