@@ -299,7 +299,7 @@ def test_the_scores_of_a_candidate_are_its_own_also_behind_some_that_were_left_o
     pages = {1: ("Vacuum SV-3", "The SV-3 costs 90 euros."), 2: ("Vacuum SV-5", "The SV-5 costs 120 euros.")}
     retriever, passages = help_desk(pages)
     query = retriever.query("What does the SV-5 cost?")
-    logits = RANKER.mixture.logits(RANKER.question(query.text), [passage.vectors for passage in passages])
+    logits = RANKER.mixture.scores(RANKER.question(query.text), [passage.vectors for passage in passages])[0]
     (only,) = candidates_of(retriever, query, query, passages, logits)
     assert only.passage == 1
     assert only.features.ranked == pytest.approx(float(logits[1]))

@@ -30,8 +30,15 @@ from torch.nn import functional
 
 from retrieval.errors import RetrievalError, first_line
 from retrieval.search.embedding import Vectors, is_question, of_length_one, short_batches
-from retrieval.search.fast_encoder import Compiled, FastEncoder, fast_encoder_of
-from retrieval.search.minilm import BundledTokenizer, MiniLM, bundled_folder, bundled_network, padded
+from retrieval.search.minilm import (
+    BundledTokenizer,
+    Compiled,
+    FastEncoder,
+    MiniLM,
+    bundled_network,
+    fast_encoder_of,
+    padded,
+)
 
 _HEADER = struct.Struct("<4I")
 _SCALE = 127.0
@@ -98,12 +105,10 @@ class Mixture:
     cosine: float
     matches: float
 
-    def logits(self, question: QuestionVectors, passages: Sequence[StatementVectors]) -> Vectors:
-        """Return a logit for each statement of all passages, `[statements]`. A likely answer has a logit above 0."""
-        return self.scores(question, passages)[0]
-
     def scores(self, question: QuestionVectors, passages: Sequence[StatementVectors]) -> tuple[Vectors, Vectors]:
-        """Return the logits, and the weighted match of each token of the question, `[statements, question tokens]`."""
+        """Return a logit for each statement of all passages, above 0 for a likely answer, and the weighted match of
+        each token of the question, `[statements, question tokens]`.
+        """
         found = [passage for passage in passages if len(passage)]
         if not found:
             return np.zeros(0, np.float32), np.zeros((0, len(question.weights)), np.float32)
@@ -158,7 +163,7 @@ class RankerModel(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.encoder = MiniLM(bundled_folder())
+        self.encoder = MiniLM()
         hidden = self.encoder.hidden
         self.shorten = nn.Linear(hidden, SHORT, bias=False)
         self.weigh = nn.Linear(hidden, 1)
