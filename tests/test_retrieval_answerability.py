@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace as Features
 
 import numpy as np
 import pytest
@@ -46,11 +47,13 @@ def test_a_logistic_model_weighs_standardised_features():
     model = LogisticModel(
         weights={"a": 2.0, "b": -1.0}, means={"a": 1.0, "b": 0.0}, deviations={"a": 0.5, "b": 2.0}, bias=0.5
     )
-    features = {"a": 1.25, "b": 3.0, "unnamed": 99.0}
+    features = Features(a=1.25, b=3.0, unnamed=99.0)
     assert model.logit(features) == pytest.approx(0.5 + 2 * 0.5 - 1.5)
-    assert model.probability({"a": 1.0, "b": 1.0}) == pytest.approx(0.5)
-    assert model.probability({"a": 1.0, "b": 1.0 - 2 * math.log(3)}) == pytest.approx(0.75)
-    assert [model.probability({"a": far, "b": 0.0}) for far in (1e9, -1e9)] == pytest.approx([1.0, 0.0]), "no overflow"
+    assert model.probability(Features(a=1.0, b=1.0)) == pytest.approx(0.5)
+    assert model.probability(Features(a=1.0, b=1.0 - 2 * math.log(3))) == pytest.approx(0.75)
+    assert [model.probability(Features(a=far, b=0.0)) for far in (1e9, -1e9)] == pytest.approx([1.0, 0.0]), (
+        "no overflow"
+    )
 
 
 def constant(bias: float) -> LogisticModel:
