@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from app.desk.calibration import find_ranker
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
-from app.training.adapt import make_ranker
+from app.training import make_ranker
 from retrieval.ranking import training
 from retrieval.ranking.encoder import CARD, WEIGHTS, RankerModel, RankerTokens, StatementEncoder
 from retrieval.ranking.training import (

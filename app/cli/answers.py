@@ -124,7 +124,7 @@ def adapt(
     together. Resumes.
     """
     from app.cli.reports import print_training, training_bar
-    from app.training.adapt import adapt as train
+    from app.training import adapt as train
 
     folder = output or common.settings.data_dir / "adapters" / ("answers" if data else "distil")
     with training_bar() as progress:
@@ -146,7 +146,7 @@ def train_ranker(
 ) -> None:
     """Train the ranker, which scores how well a statement answers a question. Run calibrate-search afterwards."""
     from app.cli.options import progress_line
-    from app.training.adapt import make_ranker
+    from app.training import make_ranker
 
     folder = output or common.settings.data_dir / "ranker"
     card = make_ranker(
