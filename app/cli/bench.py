@@ -140,9 +140,6 @@ def whole_desk(
 @takes("data_dir", "model", "as_json")
 def prompt_cache(
     common: Common,
-    schemas: Annotated[
-        Path, typer.Option(help="Folder of the use cases.", show_default="the bundled ones")
-    ] = SHIPPED_DATA / "schemas",
     threads: Threads = None,
     repeats: Annotated[int, typer.Option(help="Runs of every arm.", min=1)] = 5,
     write: Write = None,
@@ -153,7 +150,7 @@ def prompt_cache(
     need("prompt-cache", write)
     result = measure_use_cases(
         settings=common.settings,
-        folder=schemas,
+        folder=SHIPPED_DATA / "schemas",
         threads=thread_counts(threads),
         repeats=repeats,
         report=progress_line,
