@@ -314,6 +314,7 @@ def sample_up_to(most: int, items: Sequence[T], rng: random.Random) -> list[T]:
 
 
 HELD_OUT_EXAMPLES = 8
+TOLD, REPORTED = 5, 20  # steps of an adapter and of a ranker between two lines of progress
 RECORD = "training.json"
 STEPS = 1000
 MINUTES = 30
@@ -327,7 +328,7 @@ def adapt(
     steps: int | None,
     minutes: float | None,
     seed: int,
-    report: Callable[[TrainingProgress], None],
+    report: Callable[[str], None],
 ) -> dict[str, Any]:
     """Train an adapter into `folder`, from files of questions or, without any, from the ingested passages, on top of
     the adapter in use. Returns the record that is written there. steps, minutes: limits, the first one ends training;
@@ -363,8 +364,14 @@ def adapt(
         folder,
         subject=digest(fingerprint, adapted, data.identity),
     )
+
+    def progress(now: TrainingProgress) -> None:
+        if now.step % TOLD == 0:
+            loss = f"loss {now.loss:.3f}, held out {now.held_out:.3f}"
+            report(f"step {now.step}, {now.done:.0%}, {loss}, {now.tokens_per_s:.0f} tokens/s")
+
     keep_base(folder, below)
-    training.run(report)
+    training.run(progress)
     state = training.state
     record = {
         "adapter": folder.name,
@@ -429,9 +436,6 @@ def gather(
     return found, 0
 
 
-REPORTED = 20
-
-
 def make_ranker(
     settings: Settings,
     data: Sequence[Path],
@@ -457,10 +461,7 @@ def make_ranker(
         data=tuple(sorted(file.name for file in data)),
         left_out=tuple(sorted(left_out)),
         questions=questions,
-        steps=0,
-        minutes=0.0,
         seed=seed,
-        loss=0.0,
     )
 
     def progress(step: int, done: float, loss: float) -> None:

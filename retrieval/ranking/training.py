@@ -222,10 +222,10 @@ class RankerCard:
     data: tuple[str, ...]
     left_out: tuple[str, ...]
     questions: int
-    steps: int
-    minutes: float
+    steps: int = 0
+    minutes: float = 0.0
     seed: int
-    loss: float
+    loss: float = 0.0
     machine: str = ""
 
 
