@@ -274,12 +274,12 @@ class BundledTokenizer:
         return {name: rows[0] for name, rows in read.items()} if isinstance(text, str) else read
 
 
-_MULTIPLE = 8  # torch caches kernels for every length
+MULTIPLE = 8  # torch caches kernels for every length
 
 
 def padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     """Return the ids and the mask of tokenized texts, `[texts, tokens]`."""
-    width = -(-max(map(len, rows)) // _MULTIPLE) * _MULTIPLE
+    width = -(-max(map(len, rows)) // MULTIPLE) * MULTIPLE
     ids = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
     return ids, (torch.arange(width) < torch.tensor([len(row) for row in rows]).unsqueeze(1)).long()
 
