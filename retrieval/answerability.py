@@ -269,9 +269,9 @@ class LogisticModel:
     bias: float
 
     def logit(self, features: QuestionFeatures | StatementFeatures) -> float:
+        told: Mapping[str, float] = {name: getattr(features, name) for name in self.weights}
         return self.bias + sum(
-            weight * (getattr(features, name) - self.means[name]) / self.deviations[name]
-            for name, weight in self.weights.items()
+            weight * (told[name] - self.means[name]) / self.deviations[name] for name, weight in self.weights.items()
         )
 
     def probability(self, features: QuestionFeatures | StatementFeatures) -> float:
