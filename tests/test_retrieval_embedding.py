@@ -199,7 +199,7 @@ def test_german_questions_find_their_documents(bundled):
     titles = list(documents)
     windows = {at: window_texts((title,), documents[title]) for at, title in enumerate(titles)}
     retriever = retriever_of(windows, bundled)
-    found = [[titles[hit.id] for hit in retriever.search([retriever.query(asked)], 3)] for asked, _ in questions]
+    found = [[titles[hit.id] for hit in retriever.search([retriever.queries([asked])[0]], 3)] for asked, _ in questions]
     right = [title for _, title in questions]
     assert sum(best == title for (best, *_), title in zip(found, right, strict=True)) >= 27
     assert all(title in three for three, title in zip(found, right, strict=True))

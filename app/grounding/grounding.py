@@ -193,7 +193,6 @@ class CheckedSentence:
     text that a reader may see: the sentence, its statement, or "".
     """
 
-    text: str
     source: int | None
     score: float
     problem: str | None
@@ -218,14 +217,14 @@ class AnswerChecker:
         said = read(YES_NO.sub("", text, count=1), self._language)
         source = self._cited(sentence, said)
         if source is None:
-            return CheckedSentence(text=text, source=None, score=0.0, problem=NOT_SAID, shown="")
+            return CheckedSentence(source=None, score=0.0, problem=NOT_SAID, shown="")
         cited = self.sources[source]
         if plain(text) == plain(cited.text):
-            return CheckedSentence(text=text, source=source, score=1.0, problem=None, shown=text)
+            return CheckedSentence(source=source, score=1.0, problem=None, shown=text)
         share = len(said.words & cited.words) / (len(said.words) or 1)
         problem = self._problem(text, said, cited, share)
         shown, share = (cited.text, min(share, 0.5)) if problem else (text, share)
-        return CheckedSentence(text=text, source=source, score=share, problem=problem, shown=shown)
+        return CheckedSentence(source=source, score=share, problem=problem, shown=shown)
 
     def _cited(self, sentence: str, said: Reading) -> int | None:
         numbers = [int(number) - 1 for number in CITED.findall(sentence)]

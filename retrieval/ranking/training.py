@@ -226,7 +226,6 @@ class RankerCard:
     minutes: float = 0.0
     seed: int
     loss: float = 0.0
-    machine: str = ""
 
 
 def train_ranker(
