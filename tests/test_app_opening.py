@@ -26,7 +26,7 @@ from cache.errors import CacheError
 from cache.serving.interface import EngineInterface
 from cache.serving.messages import EngineSpec
 from durable import FLAGS, load_compiled
-from retrieval.search.fast_encoder import SOURCE
+from retrieval.search.minilm import SOURCE
 
 
 @pytest.fixture

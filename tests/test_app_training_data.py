@@ -11,22 +11,25 @@ from desks import small_desk, write_pages
 from tiny import ByteTokenizer, build, stock
 from tiny_desk import small_settings
 
-import app.training.adapt
+import app.training
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.knowledge.prompts import PromptBuilder
-from app.training.adapt import MINUTES, STEPS, adapt, schedule_of
-from app.training.training_data import (
+from app.training import (
     LABELLED,
     LONGEST_ANSWER,
     LONGEST_PASSAGE,
+    MINUTES,
     OWN,
+    STEPS,
     QueryMix,
     TrainingData,
     TrainingPassage,
     TrainingTokenizer,
+    adapt,
     answer_sentence,
     read_rows,
+    schedule_of,
     split_topics,
     topic_hash,
 )
@@ -219,13 +222,13 @@ def trained_on(monkeypatch):
     """The tiny model in place of the one that the settings name; the examples that were trained on."""
     examples: list[TrainingExample] = []
 
-    class Training(app.training.adapt.AdapterTraining):
+    class Training(app.training.AdapterTraining):
         def __init__(self, hf: Any, example_at: Any, *more: Any, **named: Any) -> None:
             super().__init__(hf, lambda step: examples.append(example_at(step)) or examples[-1], *more, **named)  # type: ignore[func-returns-value]
 
-    monkeypatch.setattr(app.training.adapt, "load_stock", lambda *_, **__: (stock(), None, "tiny"))
-    monkeypatch.setattr(app.training.adapt, "ModelTokenizer", lambda _: ByteTokenizer())
-    monkeypatch.setattr(app.training.adapt, "AdapterTraining", Training)
+    monkeypatch.setattr(app.training, "load_stock", lambda *_, **__: (stock(), None, "tiny"))
+    monkeypatch.setattr(app.training, "ModelTokenizer", lambda _: ByteTokenizer())
+    monkeypatch.setattr(app.training, "AdapterTraining", Training)
     return examples
 
 
