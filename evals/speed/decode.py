@@ -21,8 +21,7 @@ from evals.peers.llama_cpp import SAME_FILE, LlamaCpp, LlamaServer
 from evals.peers.random_prompts import SYSTEM_TOKENS, RandomDocuments, answer_of, token_ids, tokens
 from evals.peers.transformers_peer import TransformersPeer
 from evals.report import table
-from evals.speed.floor import describe_floor, limits_in_words
-from evals.speed.models import Deadline, Measured, decode_rate, warm_engine
+from evals.speed.models import Deadline, Measured, decode_rate, describe_floor, limits_in_words, warm_engine
 
 QUESTION_TOKENS, ANSWER_TOKENS = 24, 64
 ARMS = ("warmdesk", SAME_FILE, "transformers")

@@ -27,8 +27,16 @@ from evals.peers.llama_cpp import NO_CACHE, SAME_FILE, LlamaCpp
 from evals.peers.random_prompts import MODULE_TOKENS, SYSTEM_TOKENS, RandomDocuments, token_ids, tokens
 from evals.peers.transformers_peer import TransformersPeer
 from evals.report import table
-from evals.speed.floor import Floor, describe_floor, using_threads
-from evals.speed.models import Deadline, Measured, decode_rate, first_token, warm_engine
+from evals.speed.models import (
+    Deadline,
+    Floor,
+    Measured,
+    decode_rate,
+    describe_floor,
+    first_token,
+    using_threads,
+    warm_engine,
+)
 
 QUESTION_TOKENS = 24
 DECODE_AT = 2048  # document tokens

@@ -28,8 +28,7 @@ from evals.peers.llama_cpp import SAME_FILE, LlamaCpp
 from evals.peers.random_prompts import RandomDocuments, Zipf, answer_of, token_ids, tokens
 from evals.peers.transformers_peer import ContinuousBatching, TransformersPeer
 from evals.report import percentile, table
-from evals.speed.floor import Floor, ModelCost, describe_floor, limits_in_words
-from evals.speed.models import Deadline, Measured, warm_engine
+from evals.speed.models import Deadline, Floor, Measured, ModelCost, describe_floor, limits_in_words, warm_engine
 
 MODULE_TOKENS, QUESTION_TOKENS = 200, 24
 ARMS = ("warmdesk", SAME_FILE, "transformers")
