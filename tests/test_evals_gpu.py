@@ -16,8 +16,7 @@ from tiny import oracle_logits, stock
 from app.cli.bench import chosen
 from app.cli.main import main
 from app.domain.errors import DeskError
-from cache.attention.forward_pass import Pass, Rotation
-from cache.attention.kernels import matmul
+from cache.attention.forward_pass import Pass, Rotation, matmul
 from evals.gpu import child, correctness
 from evals.gpu.plan import MINUTES, NO_TIME, PLANS, TRIAL, Goal, GpuRow, RowPlan
 from evals.gpu.run import NO_GPU, markdown, measure_gpu
