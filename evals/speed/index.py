@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cache.memory.space import return_freed_memory
+from cache.memory.disk import return_freed_memory
 from evals.peers.llama_cpp import resident_bytes
 from evals.report import describe_machine, table
 from retrieval.search.embedding import Vectors
