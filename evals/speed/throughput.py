@@ -204,14 +204,11 @@ def markdown(result: dict[str, Any], command: str) -> str:
         "refused": "refused",
     }
     fewest = {row["arm"]: row["tokens_per_s"] for row in reversed(result["rows"])}
-    rows = [
-        {**row, "ratio": row["tokens_per_s"] / fewest[row["arm"]], "of_floor": f"{row['of_floor']:.0%}"}
-        for row in result["rows"]
-    ]
+    rows = [{**row, "ratio": row["tokens_per_s"] / fewest[row["arm"]]} for row in result["rows"]]
     return (
         f"`{command}` on {result['machine']}; {result['model']}, {result['dtype']}; {load['passages']} of "
         f"{load['documents']} warm passages of {load['module_tokens']} tokens, Zipf {load['zipf']}, questions of "
         f"{load['question_tokens']} tokens, answers of {load['answer_tokens']} on average. "
         f"llama.cpp: {result['llama_cpp']}. "
-        f"The floor of the machine: {limits_in_words(floor)}.\n\n" + table(rows, columns)
+        f"The floor of the machine: {limits_in_words(floor)}.\n\n" + table(rows, columns, of_floor=".0%")
     )
