@@ -383,7 +383,7 @@ def test_a_module_whose_write_ends_meanwhile_is_not_missed(tmp_path):
 def test_the_writer_survives_an_unexpected_error(store, monkeypatch):
     """Was wrong once: anything but an OSError ended the writer's thread, and later the engine waited for ever."""
     assert store.disk is not None
-    assert store._writer is not None
+    assert store.writer is not None
     write = store.disk.write
     monkeypatch.setattr(store.disk, "write", None)
     add(store, A)
@@ -392,7 +392,7 @@ def test_the_writer_survives_an_unexpected_error(store, monkeypatch):
     add(store, B)
     store.flush()
     assert [store.key(one) in store.disk for one in (A, B)] == [False, True]
-    assert store._writer.failures == 1
+    assert store.writer.failures == 1
 
 
 def test_integrity_finds_pins_and_lost_slots():

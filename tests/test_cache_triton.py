@@ -17,9 +17,8 @@ from test_cache_engine import plan_of
 from tiny import build, make_segment, oracle_logits, stock
 from torch import Tensor
 
-from cache.attention.forward_pass import Pass, PassGivenUp, Rotation
+from cache.attention.forward_pass import Pass, PassGivenUp, Rotation, matmul
 from cache.attention.items import Chunk, KVView, ScoredChunk, VisibleRange
-from cache.attention.kernels import matmul
 from cache.gpu.tiles import TilePlan, plan_tiles
 from cache.memory.arena import Arena, Copies, Extent, KVShape
 

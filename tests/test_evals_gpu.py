@@ -16,11 +16,10 @@ from tiny import oracle_logits, stock
 from app.cli.bench import chosen
 from app.cli.main import main
 from app.domain.errors import DeskError
-from cache.attention.forward_pass import Pass, Rotation
-from cache.attention.kernels import matmul
-from evals.gpu import child, correctness
+from cache.attention.forward_pass import Pass, Rotation, matmul
+from evals.gpu import correctness
 from evals.gpu.plan import MINUTES, NO_TIME, PLANS, TRIAL, Goal, GpuRow, RowPlan
-from evals.gpu.run import NO_GPU, markdown, measure_gpu
+from evals.gpu.run import NO_GPU, LastError, markdown, measure, measure_gpu
 from evals.gpu.session import Session, tensors_of, twin
 from evals.peers.random_prompts import RandomDocuments
 from evals.report import read_section
@@ -128,7 +127,7 @@ def test_a_device_that_cannot_be_used_is_one_line():
 
 def test_why_a_row_failed_is_told_with_what_the_engine_failed_with(tmp_path, monkeypatch):
     told: list[dict[str, Any]] = []
-    seen = child.LastError()
+    seen = LastError()
     log = logging.getLogger("engine")
     log.addHandler(seen)
 
@@ -142,7 +141,7 @@ def test_why_a_row_failed_is_told_with_what_the_engine_failed_with(tmp_path, mon
 
     monkeypatch.setattr("evals.gpu.decoding.measure_limits", fail)
     session = Session(CPU, "tiny", tmp_path, tmp_path)
-    why = child.measure(session, "card", told.append, seen)
+    why = measure(session, "card", told.append, seen)
     assert why == "RuntimeError: ask again (ValueError: the kernel)"
     assert [(message["line"]["value"], message["line"]["met"]) for message in told] == [(1.0, None)]
 

@@ -233,10 +233,11 @@ def floor(
     write: Write = None,
 ) -> None:
     """Memory bandwidth and matrix products of this machine, and the speed they allow the model."""
-    from evals.speed.floor import markdown, measure_floors
+    from evals.speed.models import markdown, measure_floors
 
     need("floor", write)
-    result = measure_floors(common.settings, thread_counts(threads), whole_numbers(documents, "--documents"))
+    sizes = whole_numbers(documents, "--documents")
+    result = measure_floors(common.settings, thread_counts(threads), sizes, progress_line)
     publish(common, result, "floor", markdown, f"warmdesk bench floor --documents {documents}", write)
 
 
