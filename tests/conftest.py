@@ -96,9 +96,22 @@ def _statements_compiled_once():
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory):
-    """A folder `models`, as a data folder has one, of all test processes: code is compiled once."""
+    """A folder `models`, as a data folder has one, of all test processes. Code is compiled here, once: what processes
+    that tests start compile is not kept.
+    """
+    import torch
+
+    from cache.native.decoder import load_library
+    from durable import FLAGS, load_compiled
+    from retrieval.search.fast_encoder import SOURCE
+
     base = tmp_path_factory.getbasetemp()
-    return (base.parent if "TESTS_PROCESS" in os.environ else base) / "models"
+    folder = (base.parent if "TESTS_PROCESS" in os.environ else base) / "models"
+    with FileLock(folder.with_suffix(".lock")):
+        load_compiled(SOURCE, FLAGS, folder, "")
+        for dtype in (torch.bfloat16, torch.float32):
+            load_library(folder, dtype)
+    return folder
 
 
 @pytest.fixture(scope="session")
