@@ -6,6 +6,7 @@ What takes seconds to import is imported by fixtures, for who runs a file that n
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from contextlib import closing
@@ -31,8 +32,10 @@ if TYPE_CHECKING:
 def pytest_configure(config):
     from compiled_once import keeping
 
+    import app.cli
     import durable
 
+    app.cli.COLLECTED = gc.get_threshold()  # the rare collections of commands, also after a desk was opened
     durable.compile_library = keeping(config.cache.mkdir("compiled"), durable.compile_library)
 
 

@@ -130,7 +130,7 @@ def test_a_scored_pass_that_failed_halfway_adds_nothing(monkeypatch):
 
     monkeypatch.setattr(RowScoring, "scores", noted)
     for most in (MOST_ROWS, 9):
-        core = a_core()
+        core = a_core(layers=3)
         writing = ask(core, A, B, tokens=60)
         while not core._running:
             core.step()

@@ -31,8 +31,8 @@ from cache.prompt.plan import Plan, Segment, Span
 LONG = 4 * LEAST_ROWS
 
 
-def a_core(slots: int = 4000, disk: DiskTier | None = None) -> EngineCore:
-    model = build()
+def a_core(slots: int = 4000, disk: DiskTier | None = None, layers: int = 2) -> EngineCore:
+    model = build(layers=layers)
     return EngineCore(model, Store(Arena(model.info.kv, slots, model.device), model.info.fingerprint, disk), never)
 
 

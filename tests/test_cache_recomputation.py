@@ -47,7 +47,7 @@ def test_every_policy_equals_its_own_plan(options):
     """Whatever rows a policy picks, the answer is the oracle's for these rows; it says how many and that it is not
     exact.
     """
-    model = build()
+    model = build(layers=3)
     recorder = Recorder(model)
     plans: list[Plan] = []
     with running(model) as engine:
@@ -57,7 +57,7 @@ def test_every_policy_equals_its_own_plan(options):
         original = row_selector.finish
         row_selector.finish = lambda *given: plans.append(original(*given)) or plans[-1]  # type: ignore[method-assign, func-returns-value]
         completion = ask(engine, plan, **options)
-    assert (recorder.logits[-1] - oracle_logits(stock(), plans[0])).abs().max() < TOLERANCE
+    assert (recorder.logits[-1] - oracle_logits(stock(layers=3), plans[0])).abs().max() < TOLERANCE
     documents = sum(len(segment.tokens) for segment in (A, B, C))
     assert completion.usage.recomputed == round(0.3 * documents)
     assert not completion.exact
@@ -65,7 +65,7 @@ def test_every_policy_equals_its_own_plan(options):
 
 @pytest.mark.parametrize("family", ["llama", "bloom", "gpt2"])
 def test_everything_computed_again_is_full_attention(family):
-    model = build(family)
+    model = build(family, layers=3)
     recorder = Recorder(model)
     plan = placed(family, SYSTEM, A, B, QUESTION)
     with running(model) as engine:
@@ -82,7 +82,7 @@ def test_everything_computed_again_is_full_attention(family):
 
 @pytest.mark.parametrize("family", ["llama", "bloom"])
 def test_what_the_question_looks_at_is_the_attention_of_the_oracle(family):
-    model = build(family)
+    model = build(family, layers=3)
     plan = placed(family, SYSTEM, A, B, C, B, QUESTION)
     seen: dict[int, torch.Tensor] = {}
     with running(model) as engine:
@@ -98,7 +98,7 @@ def test_what_the_question_looks_at_is_the_attention_of_the_oracle(family):
         completion = ask(engine, plan, 0.2)
     assert completion.usage.recomputed > 0
     rows = oracle_rows(plan)
-    hf = stock(family)
+    hf = stock(family, layers=3)
     hf.set_attn_implementation("eager")
     positions = torch.tensor([rows.positions])
     mask = torch.zeros(rows.allowed.shape).masked_fill(~rows.allowed, -1e30)[None, None]
@@ -122,7 +122,7 @@ def test_what_the_question_looks_at_is_the_attention_of_the_oracle(family):
 
 def test_the_next_turn_finds_the_rows_of_this_one():
     first = placed("llama", SYSTEM, A, B, QUESTION)
-    model = build()
+    model = build(layers=3)
     with running(model) as engine:
         engine.encode([C]).result()
         said = ask(engine, first, tokens=4, session="s")
@@ -146,7 +146,7 @@ def test_the_next_turn_finds_the_rows_of_this_one():
 def test_a_turn_without_new_modules_keeps_the_rows_of_the_one_before():
     """Was wrong once: rows of earlier modules were chosen anew, and nothing of the conversation was found."""
     first = placed("llama", SYSTEM, A, B, QUESTION)
-    with running(build()) as engine:
+    with running(build(layers=3)) as engine:
         said = ask(engine, first, tokens=4, session="s")
         assert said.tokens
         at, asked = first.spans[-1].start, tuple(b"And what of gift cards, are they like that?")
@@ -190,14 +190,14 @@ def test_a_selection_that_is_remembered_holds_no_module():
 def test_an_answer_that_is_given_is_read_with_its_logits(reuse):
     plan = plan_of(SYSTEM, A, QUESTION)
     teacher_forced = tuple(b"Yes, within 30 days.")
-    model = build()
+    model = build(layers=3)
     with running(model) as engine:
         request = Request(plan=plan, teacher_forced=teacher_forced, reuse=reuse)  # type: ignore[arg-type]
         completion = engine.submit(request).completion
         again = engine.submit(request).completion
     tokens = [token for span in plan.spans for token in span.tokens]
     with torch.no_grad():
-        logits = stock()(input_ids=torch.tensor([[*tokens, *teacher_forced[:-1]]])).logits[0, len(tokens) - 1 :]
+        logits = stock(layers=3)(input_ids=torch.tensor([[*tokens, *teacher_forced[:-1]]])).logits[0, len(tokens) - 1 :]
     for one in (completion, again):
         assert one.logits is not None
         assert (one.logits - logits).abs().max() < TOLERANCE

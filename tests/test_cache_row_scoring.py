@@ -49,7 +49,7 @@ def scorings(core: EngineCore) -> list[RowScoring]:
 
 def test_a_question_is_scored_beside_an_answer_that_is_written():
     """Was wrong once: it was scored in a pass of its own, and every answer waited for it."""
-    core = a_core()
+    core = a_core(layers=3)
     warm(core)
     answer = ask(core, FIRST, tokens=20)
     core.step()
@@ -67,7 +67,7 @@ def test_a_question_is_scored_beside_an_answer_that_is_written():
 def test_a_long_question_is_scored_in_several_passes():
     question, selected = "Can I return a gift card? " * 8, []
     for row_seconds in (1e-6, 1.0):  # passes are as long as they get, and as short
-        core = a_core()
+        core = a_core(layers=3)
         warm(core)
         core.store.compute_cost.mean = row_seconds
         passes = passes_of(core)
@@ -84,7 +84,7 @@ def test_a_long_question_is_scored_in_several_passes():
 
 
 def test_cancelling_a_question_that_is_scored_gives_everything_back():
-    core = a_core()
+    core = a_core(layers=3)
     warm(core)
     balanced = ask_balanced(core)
     core.model.forward = lambda *given: pytest.fail("nothing is to be computed")  # type: ignore[method-assign, assignment]
@@ -98,7 +98,7 @@ def test_cancelling_a_question_that_is_scored_gives_everything_back():
 
 
 def test_what_is_forgotten_while_it_is_scored_is_scored_again():
-    core = a_core()
+    core = a_core(layers=3)
     warm(core)
     key = core.store.key(SECOND, PUBLIC_TENANT)
     job = ForgetJob(lambda store: frozenset({key}), Future())
@@ -119,7 +119,7 @@ def test_what_is_forgotten_while_it_is_scored_is_scored_again():
 
 
 def test_a_scoring_that_fails_ends_its_question_alone():
-    core = a_core()
+    core = a_core(layers=3)
     warm(core)
     forward = core.model.forward
 
@@ -138,7 +138,7 @@ def test_a_scoring_that_fails_ends_its_question_alone():
 
 
 def test_an_answer_takes_the_memory_of_a_question_that_is_scored():
-    core = a_core(slots=100 + len(SECOND.tokens) + 350)
+    core = a_core(layers=3, slots=100 + len(SECOND.tokens) + 350)
     warm(core)
     core.store.device.drop_prefixes(PUBLIC_TENANT)
     forward, letters = core.model.forward, random.Random(0)
