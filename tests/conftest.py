@@ -99,9 +99,7 @@ def _statements_compiled_once():
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory):
-    """A folder `models`, as a data folder has one, of all test processes. Code is compiled here, once: what processes
-    that tests start compile is not kept.
-    """
+    """A folder `models`, of all test processes. Code is compiled here: what other processes compile is not kept."""
     import torch
 
     from cache.native.decoder import load_library

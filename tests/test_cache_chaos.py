@@ -1,5 +1,5 @@
 """Faults at every stage, from a seeded random source: nobody is left without an answer or one clear line, and nothing
-is lost of the memory. WARMDESK_CHAOS=1000 asks so many instead of 100.
+is lost of the memory. WARMDESK_CHAOS=1000 asks so many instead of 60.
 """
 
 import logging
@@ -29,7 +29,7 @@ from cache.memory.disk import DiskTier
 from cache.memory.store import Store
 from cache.prompt.plan import Plan, Segment, Span
 
-ASKED = int(os.environ.get("WARMDESK_CHAOS", "100"))
+ASKED = int(os.environ.get("WARMDESK_CHAOS", "60"))
 READERS = 8
 LONGEST_S = 60.0  # nobody waits longer for the end of an answer; a request that was lost would wait for ever
 OUT_OF_MEMORY = RuntimeError("[enforce fail] can't allocate memory: you tried to allocate 1 byte\nstack")

@@ -183,8 +183,7 @@ LEARNED_POSITIONS = {"gpt2", "opt"}  # families whose modules are encoded where 
 @cache
 def _stock(family: str, seed: int, dtype: torch.dtype, layers: int) -> Any:
     config = (CONFIGS | UNPLACEABLE)[family]()
-    if layers != config.num_hidden_layers:
-        config.num_hidden_layers = layers
+    config.num_hidden_layers = layers
     return random_weights(config, seed, dtype)
 
 
