@@ -16,7 +16,7 @@ LONG = 3 * PAGE
 
 
 def engine_of(slots: int) -> Engine:
-    model = build()
+    model = build(layers=3)
     return Engine(model, memory=slots * model.info.kv.bytes_per_token).start()
 
 
