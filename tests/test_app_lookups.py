@@ -17,6 +17,7 @@ from desks import finish, small_desk, write_pages
 from forked import Forked
 from order_endpoint import SHIPPED, TOKEN, order_endpoint
 from sqlalchemy import delete, update
+from waiting import wait_until
 
 from app.domain.answers import Said
 from app.domain.errors import DeskError
@@ -295,9 +296,7 @@ def test_a_kill_loses_no_state_and_repeats_no_call(tmp_path, endpoint):
     endpoint.wait.clear()
     server = Forked(talk_until_killed, folder, endpoint.port, TOKEN)
     asked, calling = server.stdout.readline().split()
-    ends = time.monotonic() + 60
-    while not endpoint.seen and time.monotonic() < ends:
-        time.sleep(0.01)
+    wait_until(lambda: bool(endpoint.seen))
     server.send_signal(signal.SIGKILL)
     server.wait(60)
     endpoint.wait.set()

@@ -235,7 +235,7 @@ def trained_on(monkeypatch):
 def test_a_desk_trains_on_its_own_passages(tmp_path, trained_on):
     with small_desk(tmp_path / "desk") as desk:
         desk.ingest([write_pages(tmp_path / "pages")])
-    settings = small_settings(tmp_path / "desk", adapter="none")
+    settings = small_settings(tmp_path / "desk")
     result = adapt(settings, [], tmp_path / "adapter", steps=3, minutes=None, seed=0, report=lambda progress: None)
     assert (result["steps"], result["documents"], result["files"]) == (3, 4, [])
     assert result["schedule"]["objective"] == "distil"
@@ -264,7 +264,7 @@ def test_files_bring_their_answers(tmp_path, trained_on):
     file.write_text(
         '{"title": "T", "context": "Cups cost 4.", "qas": [{"question": "What do cups cost?", "answers": ["4"]}]}\n'
     )
-    settings = small_settings(tmp_path / "desk", adapter="none")
+    settings = small_settings(tmp_path / "desk")
     result = adapt(settings, [file], tmp_path / "adapter", steps=2, minutes=None, seed=0, report=lambda progress: None)
     assert result["schedule"]["objective"] == "answers"
     assert result["held_out_moved"] is None, "full attention is held to nothing"
@@ -283,7 +283,7 @@ def test_how_long_it_takes_unless_told():
 
 
 def test_without_documents_there_is_nothing_to_learn(tmp_path, trained_on):
-    settings = small_settings(tmp_path / "desk", adapter="none")
+    settings = small_settings(tmp_path / "desk")
     for match in ("ingest documents first, or set --data", "does not exist or is empty: ingest documents first"):
         with pytest.raises(DeskError, match=match):
             adapt(settings, [], tmp_path / "adapter", steps=1, minutes=None, seed=0, report=lambda progress: None)
@@ -299,7 +299,7 @@ def test_files_without_anything_to_train_on_are_no_desk(tmp_path, trained_on):
     )
     file = tmp_path / "qa.jsonl"
     file.write_text(json.dumps(long))
-    settings = small_settings(tmp_path / "desk", adapter="none")
+    settings = small_settings(tmp_path / "desk")
     with pytest.raises(DeskError, match=r"none of the 1 documents can be used for training: .* at most 300 tokens"):
         adapt(settings, [file], tmp_path / "adapter", steps=1, minutes=None, seed=0, report=lambda progress: None)
     file.write_text(json.dumps(long) + "\n" + json.dumps(good))
@@ -310,7 +310,7 @@ def test_files_without_anything_to_train_on_are_no_desk(tmp_path, trained_on):
 def test_the_adapter_in_use_is_not_trained_over(tmp_path, trained_on):
     with small_desk(tmp_path / "desk") as desk:
         desk.ingest([write_pages(tmp_path / "pages")])
-    settings, folder = small_settings(tmp_path / "desk", adapter="none"), tmp_path / "adapter"
+    settings, folder = small_settings(tmp_path / "desk"), tmp_path / "adapter"
 
     def run(settings: Settings, folder: Path) -> dict[str, Any]:
         return adapt(settings, [], folder, steps=1, minutes=None, seed=0, report=lambda progress: None)

@@ -8,6 +8,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 import pytest
 from test_cache_engine import plan_of
 from tiny import build, make_segment
+from waiting import wait_until
 
 from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
@@ -126,8 +127,7 @@ def test_who_was_there_before_ends_before_something_is_forgotten(engine):
     with ThreadPoolExecutor(2) as pool:
         running = [ask_about_a(40) for _ in range(Limits().running + 2)]  # two of them wait
         first = pool.submit(engine.settle)
-        while not (engine._core._to_forget or first.done()):
-            time.sleep(0.001)
+        wait_until(lambda: bool(engine._core._to_forget) or first.done())
         later = ask_about_a(2)
         second = pool.submit(engine.settle)
         first.result(20)
@@ -144,8 +144,7 @@ def test_a_stopped_engine_says_so_to_whoever_forgets():
     with ThreadPoolExecutor(2) as pool:
         running = engine.submit(Request(plan=plan_of("Hello"), sampling=Sampling(max_tokens=400)))
         waiting = [pool.submit(engine.settle) for _ in range(2)]
-        while len(engine._core._to_forget) < 2:
-            time.sleep(0.001)
+        wait_until(lambda: len(engine._core._to_forget) == 2)
         engine.close()
         for one in waiting:
             with pytest.raises(EngineStopped):

@@ -44,7 +44,7 @@ def chunk_at(first: int, last: int, own: list[Extent], views: list[KVView]) -> C
 
 
 @st.composite
-def passes(draw: st.DrawFn, longest: int = 20) -> list[Chunk]:
+def passes(draw: st.DrawFn, longest: int = 12) -> list[Chunk]:
     """Sequences that share extents, placed elsewhere than encoded, also at several places; single rows and chunks, in
     pieces.
     """

@@ -3,14 +3,17 @@
 import logging
 import random
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from forked import Forked, run_module
 from tiny import oracle_logits, stock
 
 from app.cli.bench import chosen
@@ -30,16 +33,15 @@ DIFFERENCES = {"float32": 1e-4, "bfloat16": 2e-2}
 
 
 @pytest.fixture(scope="module")
-def trial(tmp_path_factory):
+def trial(models):
     pytest.importorskip("torchao", reason="needs pip install -e '.[gpu]'")
-    return measure_gpu(
-        device="cpu",
-        size="tiny",
-        models=tmp_path_factory.mktemp("models"),
-        names=[plan.name for plan in PLANS],
-        minutes=MINUTES,
-        report=lambda line: None,
-    )
+    names = [plan.name for plan in PLANS]
+    forks = SimpleNamespace(Popen=lambda command, **options: Forked(run_module, command), PIPE=subprocess.PIPE)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("evals.gpu.run.subprocess", forks)  # imports would take longer than the rows
+        return measure_gpu(
+            device="cpu", size="tiny", models=models, names=names, minutes=MINUTES, report=lambda line: None
+        )
 
 
 def test_a_trial_run_measures_every_row_and_judges_none(trial):
