@@ -71,17 +71,6 @@ def test_forgetting_a_document_used_twice_in_one_prompt(engine):
     still_serves(engine)
 
 
-def test_a_request_that_can_never_fit_costs_nobody_anything():
-    """Was wrong once: everything that is warm is evicted before the request is refused."""
-    model = build()
-    engine = Engine(model, memory=300 * model.info.kv.bytes_per_token).start()
-    ask(engine, SYSTEM, A, "First?")
-    with pytest.raises(CapacityError):
-        ask(engine, "x" * 400)
-    assert {use.source for use in ask(engine, SYSTEM, A, "Second?").modules} == {"device"}
-    engine.close()
-
-
 def test_a_conversation_outlives_modules_nobody_asked_for():
     """Was wrong once: rows of requests were evicted before modules that were warmed once and never used."""
     model = build()
