@@ -14,7 +14,7 @@ from app.cli.options import recorded
 from app.domain.callers import COMMAND_LINE
 from app.domain.settings import Settings
 from app.storage.database import Database, open_database
-from app.storage.people import KEPT, Accounts, Audit
+from app.storage.people import KEPT, Audit
 from app.storage.tables import AuditRow
 from app.web.accounts import ACTIONS
 

@@ -13,7 +13,7 @@ from waiting import wait_until
 from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
 from cache.engine.request import Completion, Generation, Limits, Request
-from cache.errors import CacheError, CapacityError, EngineStopped
+from cache.errors import CacheError, EngineStopped
 from cache.memory.store import Store
 from cache.prompt.plan import Segment
 

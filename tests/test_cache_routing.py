@@ -1,8 +1,6 @@
 """Which replica gets a request: pure, without Ray."""
 
-import random
-from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections import Counter
 
 from cache.routing import Affinity, Ring, Wanted
 
