@@ -55,18 +55,19 @@ def write_section(file: Path, name: str, text: str) -> None:
     os.replace(temporary, file)
 
 
-def table(rows: list[dict[str, Any]], columns: dict[str, str]) -> str:
+def table(rows: list[dict[str, Any]], columns: dict[str, str], **forms: str) -> str:
+    """Return a Markdown table. columns: titles by key. forms: formats of numbers by key."""
     lines = ["| " + " | ".join(columns.values()) + " |", "|" + "---|" * len(columns)]
-    lines += ["| " + " | ".join(cell(row[key]) for key in columns) + " |" for row in rows]
+    lines += ["| " + " | ".join(cell(row[key], forms.get(key)) for key in columns) + " |" for row in rows]
     return "\n".join(lines)
 
 
-def cell(value: object) -> str:
+def cell(value: object, form: str | None = None) -> str:
     if value is None:
         return ""
-    if isinstance(value, float):
-        return f"{value:,.1f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    if isinstance(value, float | int):
+        return format(value, form or (",.1f" if isinstance(value, float) else ","))
+    return str(value)
 
 
 if TYPE_CHECKING:

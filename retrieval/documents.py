@@ -137,8 +137,7 @@ class Passage:
 
     text: str
     heading_path: tuple[str, ...]  # from the document's title down to the section
-    ordinal: int  # position in the document, from 0
-    content_hash: str = field(init=False)  # without the ordinal: a moved passage is the same passage
+    content_hash: str = field(init=False)  # a moved passage is the same passage
 
     def __post_init__(self) -> None:
         identity = json.dumps([*self.heading_path, self.text], ensure_ascii=True).encode("ascii")
@@ -243,7 +242,7 @@ def split(document: Document, count_tokens: CountTokens, max_tokens: int = 400) 
     pieces = splitter.pieces(splitter.outline(document))
     # A heading with nothing below it becomes text.
     texts = [(piece.path, piece.text) if piece.text else (piece.path[:-1], piece.path[-1]) for piece in pieces]
-    return tuple(Passage(text=text, heading_path=path, ordinal=n) for n, (path, text) in enumerate(texts))
+    return tuple(Passage(text=text, heading_path=path) for path, text in texts)
 
 
 @dataclass(frozen=True, slots=True)

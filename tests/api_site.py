@@ -1,7 +1,6 @@
 """A desk with tiny models, served on a free port with all its routes, and clients that talk to it."""
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ import httpx
 import uvicorn
 from desks import small_desk, write_pages
 from openai import DefaultHttpxClient, OpenAI
+from waiting import wait_until
 
 from app.access.identity import Keys
 from app.desk.service import Service
@@ -56,8 +56,7 @@ def served_api(folder: Path) -> Iterator[ApiSite]:
         with bind("127.0.0.1", 0) as listener:
             thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
             thread.start()
-            while not server.started:
-                time.sleep(0.01)
+            wait_until(lambda: server.started)
             try:
                 yield ApiSite(f"http://127.0.0.1:{listener.getsockname()[1]}", desk, keys, token)
             finally:

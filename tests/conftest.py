@@ -6,6 +6,7 @@ What takes seconds to import is imported by fixtures, for who runs a file that n
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from contextlib import closing
@@ -31,8 +32,10 @@ if TYPE_CHECKING:
 def pytest_configure(config):
     from compiled_once import keeping
 
+    import app.cli
     import durable
 
+    app.cli.COLLECTED = gc.get_threshold()  # the rare collections of commands, also after a desk was opened
     durable.compile_library = keeping(config.cache.mkdir("compiled"), durable.compile_library)
 
 
@@ -96,9 +99,20 @@ def _statements_compiled_once():
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory):
-    """A folder `models`, as a data folder has one, of all test processes: code is compiled once."""
+    """A folder `models`, of all test processes. Code is compiled here: what other processes compile is not kept."""
+    import torch
+
+    from cache.native.decoder import load_library
+    from durable import FLAGS, load_compiled
+    from retrieval.search.minilm import SOURCE
+
     base = tmp_path_factory.getbasetemp()
-    return (base.parent if "TESTS_PROCESS" in os.environ else base) / "models"
+    folder = (base.parent if "TESTS_PROCESS" in os.environ else base) / "models"
+    with FileLock(folder.with_suffix(".lock")):
+        load_compiled(SOURCE, FLAGS, folder, "")
+        for dtype in (torch.bfloat16, torch.float32):
+            load_library(folder, dtype)
+    return folder
 
 
 @pytest.fixture(scope="session")

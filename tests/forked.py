@@ -9,7 +9,9 @@ import multiprocessing
 import os
 import signal
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.util import Finalize
@@ -51,13 +53,14 @@ def fork(main: Callable[..., object], *arguments: Any) -> ForkServerProcess:
 
 
 class Forked:
-    """A function in a process of its own; stands for a `subprocess.Popen` whose output goes to pipes."""
+    """A function in a process of its own; stands for a `subprocess.Popen` with pipes."""
 
     def __init__(self, main: Callable[..., object], *arguments: Any) -> None:
-        pipes = [CONTEXT.Pipe(duplex=False) for _ in range(2)]
-        self._process = fork(_run, [end for _, end in pipes], main, arguments)
+        (in_, to_it), (out, to_out), (err, to_err) = pipes = [CONTEXT.Pipe(duplex=False) for _ in range(3)]
+        self._process = fork(_run, [in_, to_out, to_err], main, arguments)
         self.pid, self.kill = self._process.pid or 0, self._process.kill
-        self.stdout, self.stderr = (os.fdopen(os.dup(end.fileno())) for end, _ in pipes)
+        self.stdin = os.fdopen(os.dup(to_it.fileno()), "w")
+        self.stdout, self.stderr = (os.fdopen(os.dup(end.fileno())) for end in (out, err))
         for end in (end for pipe in pipes for end in pipe):
             end.close()
 
@@ -77,7 +80,14 @@ class Forked:
 
 
 def _run(ends: list[Any], main: Callable[..., object], arguments: tuple[Any, ...]) -> None:
-    for number, end in enumerate(ends, start=1):
+    for number, end in enumerate(ends):
         os.dup2(end.fileno(), number)
         end.close()
+    sys.stdin = os.fdopen(0)
     main(*arguments)
+
+
+def run_module(command: Sequence[str]) -> None:
+    """What `python -P -m MODULE ARGUMENTS` does."""
+    sys.argv[1:] = command[4:]
+    import_module(command[3]).main()

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from desks import small_desk
-from quick_account import quick_account
 from sqlalchemy import update
 
 from app.access.identity import Keys
@@ -15,7 +14,7 @@ from app.cli.options import recorded
 from app.domain.callers import COMMAND_LINE
 from app.domain.settings import Settings
 from app.storage.database import Database, open_database
-from app.storage.people import KEPT, Accounts, Audit
+from app.storage.people import KEPT, Audit
 from app.storage.tables import AuditRow
 from app.web.accounts import ACTIONS
 
@@ -64,17 +63,6 @@ def test_what_failed_is_not_written_down(site):
     admin.post("/admin/documents/forget", json={"document": "none.md"})
     admin.post("/admin/faq", json={"question": "crash", "answer": "Yes."})
     assert site.audited() == []
-
-
-def test_the_faq_is_written_down_by_its_number(site):
-    password = quick_account(Accounts(site.database), "cleo", "agent")
-    agent = site.client()
-    agent.post("/admin/login", data={"name": "cleo", "password": password})
-    pair = {"question": "My name is Ann, is it safe?", "answer": "Yes."}
-    for body in (pair, {**pair, "id": 1}):
-        assert '"result"' in agent.post("/admin/faq", json=body).text
-    assert '"result"' in agent.post("/admin/faq/delete", json={"id": 1}).text
-    assert site.audited() == [("cleo", f"faq-{what}", "1") for what in ("add", "change", "delete")]
 
 
 def test_commands_that_change_documents(tmp_path, pages):

@@ -149,7 +149,7 @@ def test_what_search_judges_by_is_fitted_and_trained_by_contract(run, desk, tmp_
         return {"name": "ranker-1", "steps": 7, "minutes": 1.5, "loss": 0.25}
 
     monkeypatch.setattr("evals.answers.search_calibration.calibrate", calibrate)
-    monkeypatch.setattr("app.training.adapt.make_ranker", train)
+    monkeypatch.setattr("app.training.make_ranker", train)
     document = run("calibrate-search", "--data", str(file), "--documents", "a", "--json").document
     assert asked.pop() == (desk, [file], [Path("a")])
     assert load_classifier(desk / "search.json") == fitted

@@ -12,6 +12,7 @@ import uvicorn
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
+from waiting import wait_until
 
 from app.web import connections
 from app.web.connections import BoundedConnection, held
@@ -49,8 +50,7 @@ def served() -> Iterator[int]:
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    while not server.started:
-        time.sleep(0.01)
+    wait_until(lambda: server.started)
     try:
         yield server.servers[0].sockets[0].getsockname()[1]
     finally:

@@ -14,7 +14,7 @@ from app.cli.reports import print_overview
 from app.desk.disk_room import make_room
 from app.domain.errors import DeskError
 from app.storage.data_folder import lock_data_folder
-from cache.memory.space import free_space
+from cache.memory.disk import free_space
 
 DISK, FLOOR = 8 << 20, 1 << 20
 QUESTION = "How long do returns take?"

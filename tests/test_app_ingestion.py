@@ -281,20 +281,6 @@ def test_an_unknown_collection_is_a_clear_error_and_leaves_no_conversation(tmp_p
         assert desk.conversations() == []
 
 
-def test_neighbours_are_of_the_same_collection(tmp_path, two):
-    shop, club = two
-    with small_desk(tmp_path / "desk", neighbours=2) as desk:
-        desk.ingest([shop], collection="shop")
-        desk.ingest([club], collection="club")
-        for name, near in neighbours(desk).items():
-            assert len(near) == 2
-            assert {other.split("-")[0] for other in near} == {name.split("-")[0]}
-        check(desk)
-        desk.forget("shop-returns.md")
-        assert neighbours(desk)["shop-cards"] == ["shop-parcels"], "rather one fewer than one of another collection"
-        check(desk)
-
-
 def test_a_document_that_moves_has_neighbours_where_it_is_now(tmp_path, two):
     with small_desk(tmp_path / "desk", neighbours=2, passages=4) as desk:
         desk.ingest([two[0]], collection="shop")

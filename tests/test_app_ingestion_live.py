@@ -245,10 +245,10 @@ def state(desk: Service) -> dict[str, Any]:
     }
     retriever = desk.search.snapshot.retriever()
     found = [
-        {by_id[hit.id]: round(hit.score, 4) for hit in retriever.search([retriever.query(question)], 4)}
+        {by_id[hit.id]: round(hit.score, 4) for hit in retriever.search([retriever.queries([question])[0]], 4)}
         for question in ("What is subject3?", "explained in edition 2", "Item5 and item4")
     ]
-    words = sorted(retriever.keywords.words)
+    words = sorted({word for segment in retriever.keywords.segments for word in segment.words})
     return {"documents": documents, "texts": texts, "vectors": vectors_of(desk), "found": found, "words": words}
 
 

@@ -17,6 +17,7 @@ from desks import finish, small_desk, write_pages
 from forked import Forked
 from order_endpoint import SHIPPED, TOKEN, order_endpoint
 from sqlalchemy import delete, update
+from waiting import wait_until
 
 from app.domain.answers import Said
 from app.domain.errors import DeskError
@@ -146,8 +147,10 @@ def test_of_two_lookups_as_likely_the_customer_chooses(tmp_path, endpoint):
         recogniser = desk.lookups._load().recogniser
         tie = Wish(lookups[0], is_sure=True, is_certain=True, or_else=(lookups[1],))
         offer = replace(tie, is_sure=False, is_certain=False)
-        wishes = {"Any news about AB-123456?": tie, "What about my lamp?": offer}
+        answered = "How long does delivery take?"
+        wishes = {"Any news about AB-123456?": tie, "What about my lamp?": offer, answered: offer}
         recogniser.wish = wishes.get
+        desk.lookups._is_answered = answered.__eq__
         which, again, email = talk(desk, "Any news about AB-123456?", "yes", "refund status")
         assert which.lookup.state == again.lookup.state == "offered"
         assert which.lookup.choices == ("Order status", "Refund status")
@@ -156,6 +159,8 @@ def test_of_two_lookups_as_likely_the_customer_chooses(tmp_path, endpoint):
         beside, number = talk(desk, "What about my lamp?", "Order status")
         assert (beside.outcome != "lookup", beside.lookup.choices) == (True, ("Order status", "Refund status"))
         assert (number.lookup.name, number.lookup.asks) == ("order-status", "order")
+        unsure, _ = talk(desk, answered, "yes")
+        assert (unsure.outcome, unsure.lookup) == ("answered", None), "the documents are surer"
 
 
 def test_full_width_letters_are_accepted(desk, endpoint):
@@ -291,9 +296,7 @@ def test_a_kill_loses_no_state_and_repeats_no_call(tmp_path, endpoint):
     endpoint.wait.clear()
     server = Forked(talk_until_killed, folder, endpoint.port, TOKEN)
     asked, calling = server.stdout.readline().split()
-    ends = time.monotonic() + 60
-    while not endpoint.seen and time.monotonic() < ends:
-        time.sleep(0.01)
+    wait_until(lambda: bool(endpoint.seen))
     server.send_signal(signal.SIGKILL)
     server.wait(60)
     endpoint.wait.set()

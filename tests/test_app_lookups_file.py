@@ -1,6 +1,7 @@
 """The file of look-ups and its mistakes, the values in a message, and the address of a request."""
 
 import json
+from pathlib import Path
 
 import pytest
 from order_endpoint import EXAMPLE
@@ -55,6 +56,18 @@ def test_a_mistake_is_named_with_its_line(tmp_path, old, new, where, says):
     found = mistakes(tmp_path, (old, new))
     assert found[0][0] == line(where)
     assert says in found[0][1]
+
+
+def test_a_day_that_the_customer_said_is_written_out(tmp_path):
+    changes = ('kind = "email", private = true', 'kind = "date"'), ("find no order", "find no order of {email:date}")
+    assert mistakes(tmp_path, *changes) == []
+
+
+def test_the_documented_look_up_has_no_mistake(tmp_path):
+    page = Path("docs/lookups.md").read_text("utf-8")
+    (tmp_path / "lookups.toml").write_text(page.partition("```toml\n")[2].partition("```")[0], "utf-8")
+    lookups, found = checked(tmp_path / "lookups.toml", small_settings(tmp_path))
+    assert ([one.name for one in lookups], found) == (["repair"], [])
 
 
 def test_http_needs_a_private_host_and_signed_in_a_secret(tmp_path):

@@ -25,8 +25,6 @@ from app.web.serve import DeskServer, Start, bind, serve
 from cache.errors import CacheError
 from cache.serving.interface import EngineInterface
 from cache.serving.messages import EngineSpec
-from durable import FLAGS, load_compiled
-from retrieval.search.fast_encoder import SOURCE
 
 
 @pytest.fixture
@@ -85,7 +83,6 @@ def test_the_bundled_model_and_the_search_need_no_transformers(tmp_path, models,
     """Was wrong once: its import was a quarter of the time that `warmdesk ask` takes, and an ingestion of documents
     waited for it before the first one.
     """
-    load_compiled(SOURCE, FLAGS, models, "")  # here, where compiled code is kept
     (tmp_path / "models").symlink_to(models)
     program = """
 import sys

@@ -207,7 +207,7 @@ def test_failures_are_one_line_that_names_no_text(desk, monkeypatch, caplog):
 
 def test_a_question_takes_its_place(desk, monkeypatch):
     desk.prefetch(TYPED, owner=ANN)
-    typed = desk._prefetching._last[ANN].prefetch
+    typed = desk._prefetching._last[ANN][1]
     finish(desk, QUESTION, owner=BOB)
     assert not typed.is_cancelled
     finish(desk, QUESTION, owner=ANN)

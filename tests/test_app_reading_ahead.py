@@ -9,7 +9,7 @@ import pytest
 from desks import finish, small_desk, write_pages
 from waiting import wait_until
 
-from app.cli.demo import serve_demo
+from app.cli.operate import serve_demo
 from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.progress import DocumentsRead, PassagesRead, no_progress
@@ -188,6 +188,6 @@ def test_a_demo_serves_before_it_reads_and_compares_then(tmp_path, monkeypatch, 
 
         seen: list[DocumentsRead | None] = []
         monkeypatch.setattr("app.cli.reports.progress_bar", lambda: nullcontext(noting))
-        monkeypatch.setattr("app.cli.demo.serve_desk", serve)
+        monkeypatch.setattr("app.cli.operate.serve_desk", serve)
         serve_demo(service.settings, pages)
     assert "median" in capsys.readouterr().out

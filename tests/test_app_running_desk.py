@@ -339,25 +339,6 @@ def test_a_reading_that_fails_is_said_and_is_the_status(tmp_path, sync, ingested
     assert (status, "FAILED" in printed, "no text in it" in printed) == (1, True, True)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        (("add", "none"), "sync-gone"),
-        (("add", "desk"), "sync-own-folder"),
-        (("add", "pages", "--every", "1"), "sync-interval"),
-        (("run", "pages"), "sync-unknown"),
-        (("remove", "pages"), "sync-unknown"),
-    ],
-)
-def test_mistakes_are_one_line(tmp_path, sync, ingested, monkeypatch, arguments, code):
-    write_pages(tmp_path / "pages")
-    (tmp_path / "desk").mkdir()
-    monkeypatch.chdir(tmp_path)
-    said, status = sync(*arguments)
-    assert (said["error"]["code"], status) == (code, 1)
-    assert ingested == []
-
-
 def test_beside_a_served_desk_the_desk_reads(tmp_path, sync, pages):
     with small_desk(tmp_path / "desk") as desk, served(tmp_path / "desk", desk):
         added, status = sync("add", str(pages))

@@ -32,7 +32,7 @@ def store(library: Library, name: str, *texts: str, collection: str = "") -> lis
 
 def found(search: Search, question: str, *collections: str) -> list[int]:
     retriever = search.snapshot.retriever(collections)
-    return [hit.id for hit in retriever.search([retriever.query(question)], 9) if hit.share]
+    return [hit.id for hit in retriever.search([retriever.queries([question])[0]], 9) if hit.share]
 
 
 def test_what_was_saved_is_opened_without_the_texts(library, tmp_path, caplog, monkeypatch):

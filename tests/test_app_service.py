@@ -75,17 +75,6 @@ def test_everything_is_there_after_a_restart(tmp_path, pages):
         assert again.usage.module > 0
 
 
-def test_reuse_off_gives_an_exact_answer_and_says_why_nothing_was_reused(tmp_path, pages):
-    with small_desk(tmp_path / "desk", pages=pages) as desk:
-        answer = finish(desk, "Can gift cards be returned?", reuse="off")
-        prefix = finish(desk, "Can gift cards be returned?", reuse="prefix")
-    assert answer.exact
-    assert answer.usage.computed == answer.usage.prompt_tokens
-    assert {reason for _, reason in use_of(answer).values()} == {"bypassed"}
-    assert prefix.exact
-    assert prefix.answer == answer.answer
-
-
 def test_questions_that_cannot_be_asked(tmp_path):
     with small_desk(tmp_path / "desk") as desk:
         for question, conversation, code in (

@@ -11,22 +11,25 @@ from desks import small_desk, write_pages
 from tiny import ByteTokenizer, build, stock
 from tiny_desk import small_settings
 
-import app.training.adapt
+import app.training
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.knowledge.prompts import PromptBuilder
-from app.training.adapt import MINUTES, STEPS, adapt, schedule_of
-from app.training.training_data import (
+from app.training import (
     LABELLED,
     LONGEST_ANSWER,
     LONGEST_PASSAGE,
+    MINUTES,
     OWN,
+    STEPS,
     QueryMix,
     TrainingData,
     TrainingPassage,
     TrainingTokenizer,
+    adapt,
     answer_sentence,
     read_rows,
+    schedule_of,
     split_topics,
     topic_hash,
 )
@@ -219,20 +222,20 @@ def trained_on(monkeypatch):
     """The tiny model in place of the one that the settings name; the examples that were trained on."""
     examples: list[TrainingExample] = []
 
-    class Training(app.training.adapt.AdapterTraining):
+    class Training(app.training.AdapterTraining):
         def __init__(self, hf: Any, example_at: Any, *more: Any, **named: Any) -> None:
             super().__init__(hf, lambda step: examples.append(example_at(step)) or examples[-1], *more, **named)  # type: ignore[func-returns-value]
 
-    monkeypatch.setattr(app.training.adapt, "load_stock", lambda *_, **__: (stock(), None, "tiny"))
-    monkeypatch.setattr(app.training.adapt, "ModelTokenizer", lambda _: ByteTokenizer())
-    monkeypatch.setattr(app.training.adapt, "AdapterTraining", Training)
+    monkeypatch.setattr(app.training, "load_stock", lambda *_, **__: (stock(), None, "tiny"))
+    monkeypatch.setattr(app.training, "ModelTokenizer", lambda _: ByteTokenizer())
+    monkeypatch.setattr(app.training, "AdapterTraining", Training)
     return examples
 
 
 def test_a_desk_trains_on_its_own_passages(tmp_path, trained_on):
     with small_desk(tmp_path / "desk") as desk:
         desk.ingest([write_pages(tmp_path / "pages")])
-    settings = small_settings(tmp_path / "desk", adapter="none")
+    settings = small_settings(tmp_path / "desk")
     result = adapt(settings, [], tmp_path / "adapter", steps=3, minutes=None, seed=0, report=lambda progress: None)
     assert (result["steps"], result["documents"], result["files"]) == (3, 4, [])
     assert result["schedule"]["objective"] == "distil"
@@ -261,7 +264,7 @@ def test_files_bring_their_answers(tmp_path, trained_on):
     file.write_text(
         '{"title": "T", "context": "Cups cost 4.", "qas": [{"question": "What do cups cost?", "answers": ["4"]}]}\n'
     )
-    settings = small_settings(tmp_path / "desk", adapter="none")
+    settings = small_settings(tmp_path / "desk")
     result = adapt(settings, [file], tmp_path / "adapter", steps=2, minutes=None, seed=0, report=lambda progress: None)
     assert result["schedule"]["objective"] == "answers"
     assert result["held_out_moved"] is None, "full attention is held to nothing"
@@ -280,7 +283,7 @@ def test_how_long_it_takes_unless_told():
 
 
 def test_without_documents_there_is_nothing_to_learn(tmp_path, trained_on):
-    settings = small_settings(tmp_path / "desk", adapter="none")
+    settings = small_settings(tmp_path / "desk")
     for match in ("ingest documents first, or set --data", "does not exist or is empty: ingest documents first"):
         with pytest.raises(DeskError, match=match):
             adapt(settings, [], tmp_path / "adapter", steps=1, minutes=None, seed=0, report=lambda progress: None)
@@ -296,7 +299,7 @@ def test_files_without_anything_to_train_on_are_no_desk(tmp_path, trained_on):
     )
     file = tmp_path / "qa.jsonl"
     file.write_text(json.dumps(long))
-    settings = small_settings(tmp_path / "desk", adapter="none")
+    settings = small_settings(tmp_path / "desk")
     with pytest.raises(DeskError, match=r"none of the 1 documents can be used for training: .* at most 300 tokens"):
         adapt(settings, [file], tmp_path / "adapter", steps=1, minutes=None, seed=0, report=lambda progress: None)
     file.write_text(json.dumps(long) + "\n" + json.dumps(good))
@@ -307,7 +310,7 @@ def test_files_without_anything_to_train_on_are_no_desk(tmp_path, trained_on):
 def test_the_adapter_in_use_is_not_trained_over(tmp_path, trained_on):
     with small_desk(tmp_path / "desk") as desk:
         desk.ingest([write_pages(tmp_path / "pages")])
-    settings, folder = small_settings(tmp_path / "desk", adapter="none"), tmp_path / "adapter"
+    settings, folder = small_settings(tmp_path / "desk"), tmp_path / "adapter"
 
     def run(settings: Settings, folder: Path) -> dict[str, Any]:
         return adapt(settings, [], folder, steps=1, minutes=None, seed=0, report=lambda progress: None)

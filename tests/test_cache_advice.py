@@ -140,17 +140,3 @@ def test_a_dry_run_counts_what_the_engine_counts():
         measured = [answer(engine, request.plan).usage.computed for request in requests]
         assert engine.call(lambda store: store.device.evictions["module"]) > 0
     assert counted == measured
-
-
-def test_grouping_saves_tokens_where_memory_is_short():
-    model = build()
-    plans = [plan_of(f"{i}?", DOCUMENTS[i % 6]) for i in range(24)]
-    requests = [Request(plan=plan) for plan in plans]
-    order = [index for members in group(plans) for index in members]
-    memory = 110 * model.info.kv.bytes_per_token
-    ungrouped = sum(usage.computed for usage in count_tokens(requests, model.info, model.tokenizer, memory))
-    in_order = [requests[i] for i in order]
-    grouped = sum(usage.computed for usage in count_tokens(in_order, model.info, model.tokenizer, memory))
-    once = len(SYSTEM.tokens) + sum(len(segment.tokens) for segment in DOCUMENTS)
-    assert grouped < ungrouped
-    assert grouped >= once

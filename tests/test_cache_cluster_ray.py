@@ -154,7 +154,7 @@ def test_ray_requests_go_where_their_modules_are(cluster):
 def test_ray_modules_are_encoded_at_their_homes_and_forgotten_everywhere(cluster):
     segments = [cluster.segment(module(number)) for number in range(16)]
     assert cluster.encode(segments).result().computed == 16
-    each = cluster._call_all("contents", True)
+    each = cluster._call_all("contents", True).parts
     in_memory = [{header.key for tier, header, _ in part.modules if tier == "device"} for part in each]
     assert all(len(keys) > 2 for keys in in_memory)
     assert sum(map(len, in_memory)) == 16
@@ -175,7 +175,7 @@ def test_ray_a_replica_loads_what_another_encoded(cluster):
     segment = cluster.segment(module(1))
     cluster.encode([segment]).result().raise_failed()
     cluster.flush()
-    wait_until(lambda: all(cluster.key(segment) in keys for keys in cluster._call_all("modules", "public")))
+    wait_until(lambda: all(cluster.key(segment) in keys for keys in cluster._call_all("modules", "public").parts))
     cluster._call_all("bring_to_device", segment)
     contents = cluster.contents()
     assert [tier for tier, _, _ in contents.modules] == ["disk", "device", "device"]

@@ -18,7 +18,7 @@ from tiny import build, oracle_logits, stock
 from torch import Tensor
 
 import cache.memory.host
-from cache.attention.kernels import matmul
+from cache.attention.forward_pass import matmul
 from cache.engine.engine import Engine
 from cache.errors import CacheError, CapacityError
 from cache.memory.arena import Arena, Extent, copy_stream_of

@@ -13,9 +13,8 @@ from waiting import wait_until
 import cache.memory.background
 from cache.errors import CacheError
 from cache.memory.background import DiskWriter
-from cache.memory.disk import DiskTier
+from cache.memory.disk import DiskTier, free_space
 from cache.memory.shared import SharedTier
-from cache.memory.space import free_space
 
 FLOOR = 1 << 20
 MODULES = [header_of(name) for name in "abcdef"]

@@ -48,8 +48,8 @@ def test_a_slow_disk_stops_nobody_and_does_not_get_everything(store, monkeypatch
     assert not store.is_behind
     add(store, B, C, D, segment_of("e"))
     assert store.is_behind
-    assert store._writer is not None
-    assert (len(store._writer.pending), store._writer.skipped) == (3, 2)
+    assert store.writer is not None
+    assert (len(store.writer.pending), store.writer.skipped) == (3, 2)
     assert caplog.text.count("some are not stored") == 1
     go.set()
     store.flush()

@@ -8,11 +8,12 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 import pytest
 from test_cache_engine import plan_of
 from tiny import build, make_segment
+from waiting import wait_until
 
 from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
 from cache.engine.request import Completion, Generation, Limits, Request
-from cache.errors import CacheError, CapacityError, EngineStopped
+from cache.errors import CacheError, EngineStopped
 from cache.memory.store import Store
 from cache.prompt.plan import Segment
 
@@ -70,17 +71,6 @@ def test_forgetting_a_document_used_twice_in_one_prompt(engine):
     still_serves(engine)
 
 
-def test_a_request_that_can_never_fit_costs_nobody_anything():
-    """Was wrong once: everything that is warm is evicted before the request is refused."""
-    model = build()
-    engine = Engine(model, memory=300 * model.info.kv.bytes_per_token).start()
-    ask(engine, SYSTEM, A, "First?")
-    with pytest.raises(CapacityError):
-        ask(engine, "x" * 400)
-    assert {use.source for use in ask(engine, SYSTEM, A, "Second?").modules} == {"device"}
-    engine.close()
-
-
 def test_a_conversation_outlives_modules_nobody_asked_for():
     """Was wrong once: rows of requests were evicted before modules that were warmed once and never used."""
     model = build()
@@ -126,8 +116,7 @@ def test_who_was_there_before_ends_before_something_is_forgotten(engine):
     with ThreadPoolExecutor(2) as pool:
         running = [ask_about_a(40) for _ in range(Limits().running + 2)]  # two of them wait
         first = pool.submit(engine.settle)
-        while not (engine._core._to_forget or first.done()):
-            time.sleep(0.001)
+        wait_until(lambda: bool(engine._core._to_forget) or first.done())
         later = ask_about_a(2)
         second = pool.submit(engine.settle)
         first.result(20)
@@ -144,8 +133,7 @@ def test_a_stopped_engine_says_so_to_whoever_forgets():
     with ThreadPoolExecutor(2) as pool:
         running = engine.submit(Request(plan=plan_of("Hello"), sampling=Sampling(max_tokens=400)))
         waiting = [pool.submit(engine.settle) for _ in range(2)]
-        while len(engine._core._to_forget) < 2:
-            time.sleep(0.001)
+        wait_until(lambda: len(engine._core._to_forget) == 2)
         engine.close()
         for one in waiting:
             with pytest.raises(EngineStopped):

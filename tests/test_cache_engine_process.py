@@ -216,7 +216,7 @@ def test_one_that_says_nothing_keeps_nobody_waiting_and_is_begun_anew_after_a_re
     """Was wrong once: one that hung was never ended, and one that failed again and again stayed down for good."""
     caplog.set_level(logging.CRITICAL)
     monkeypatch.setattr("cache.engine.restarts.AT_ONCE", 1)
-    monkeypatch.setattr("cache.serving.engine_process.CONTENTS_S", 0.1)
+    monkeypatch.setattr("cache.serving.exchange.CONTENTS_S", 0.1)
     monkeypatch.setattr("cache.serving.engine_process.STATE_S", 0.5)
     begin, rest, failures, in_rest = Child.begin, Exchange.rest, iter([True]), list[str]()
 

@@ -19,9 +19,8 @@ from tiny import build, make_segment, oracle_logits, stock
 from torch import Tensor
 from torch.nn.attention.varlen import AuxRequest, varlen_attn
 
-from cache.attention.forward_pass import Pass, PassGivenUp
+from cache.attention.forward_pass import Pass, PassGivenUp, matmul
 from cache.attention.items import Chunk
-from cache.attention.kernels import matmul
 from cache.gpu import choice, varlen_pass
 from cache.gpu.choice import best_kind, kinds_to_compare
 from cache.gpu.varlen_pass import VarlenPass

@@ -110,8 +110,8 @@ def test_replayed_passes_equal_the_plain_kernel(pair, chunks):
 
 
 SYSTEM = make_segment("system", "S:")
-A = make_segment("a", "In a month.", SYSTEM)
-B = make_segment("b", "Not cards.", SYSTEM)
+A = make_segment("a", "Yes.", SYSTEM)
+B = make_segment("b", "No.", SYSTEM)
 PLAN = plan_of(SYSTEM, B, A, "Q?")
 
 

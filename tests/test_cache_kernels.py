@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tiny import KERNELS
 from torch import Tensor
 
-from cache.attention.kernels import HIDDEN, Kernel, default_kernel, flash_cpu, matmul
+from cache.attention.forward_pass import HIDDEN, Kernel, default_kernel, flash_cpu, matmul
 
 SCALE = 0.37
 each_kernel = pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)

@@ -123,19 +123,6 @@ def test_neither_kind_is_taken_for_the_other(tmp_path):
         second.close()
 
 
-def test_a_file_of_eight_bits_under_the_key_of_another_is_refused(tmp_path):
-    first = store_of(tmp_path)
-    add(first, MODULE)
-    first.close()
-    (file,) = tmp_path.iterdir()
-    second = store_of(tmp_path, "model")
-    file.rename(tmp_path / f"{second.key(MODULE).replace(':', '-')}.safetensors")
-    second.close()
-    third = store_of(tmp_path, "model")
-    assert find(third, MODULE).reason == "load failed"
-    third.close()
-
-
 # --- the engine -------------------------------------------------------------------------------------------------
 
 PAGE = make_segment("page", "Returns take 30 days from delivery, and gift cards none. " * 2, SYSTEM)

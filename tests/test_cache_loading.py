@@ -159,9 +159,11 @@ def test_a_file_outlives_a_fault_that_is_not_its_own(store, monkeypatch):
         raise RuntimeError("out of memory")
 
     slow(store).go.set()
+    free = store.device.allocator.free_slots
     with monkeypatch.context() as broken:
         broken.setattr(Arena, "write", full)
         assert find(store, A).reason == "load failed"
+    assert store.device.allocator.free_slots == free
     assert store.key(A) in slow(store)
     assert file_of(store, A).is_file()
     assert find(store, A).reason == "load failed", "it is computed first"

@@ -105,22 +105,6 @@ def test_tenants_do_not_share(store):
         store.find(A, "not a tenant")
 
 
-def test_a_damaged_file_is_load_failed_once_and_frees_what_it_reserved(tmp_path):
-    first = store_of(folder=tmp_path)
-    add(first, A)
-    first.close()
-    (path,) = tmp_path.iterdir()
-    path.write_bytes(path.read_bytes()[:-1])
-    second = store_of(folder=tmp_path)
-    assert find(second, A).reason == "load failed"
-    assert second.device.allocator.free_slots == 100
-    assert not second.has(second.key(A, TENANT))
-    add(second, A)
-    assert find(second, A).source == "device"
-    second.check_integrity()
-    second.close()
-
-
 def test_rows_of_another_shape_are_load_failed(tmp_path):
     for rows in (torch.zeros(2, 2, 9, 2, 4), torch.zeros(2, 2, 10, 2, 4, dtype=torch.float16)):
         store = store_of(folder=tmp_path)
@@ -383,7 +367,7 @@ def test_a_module_whose_write_ends_meanwhile_is_not_missed(tmp_path):
 def test_the_writer_survives_an_unexpected_error(store, monkeypatch):
     """Was wrong once: anything but an OSError ended the writer's thread, and later the engine waited for ever."""
     assert store.disk is not None
-    assert store._writer is not None
+    assert store.writer is not None
     write = store.disk.write
     monkeypatch.setattr(store.disk, "write", None)
     add(store, A)
@@ -392,7 +376,7 @@ def test_the_writer_survives_an_unexpected_error(store, monkeypatch):
     add(store, B)
     store.flush()
     assert [store.key(one) in store.disk for one in (A, B)] == [False, True]
-    assert store._writer.failures == 1
+    assert store.writer.failures == 1
 
 
 def test_integrity_finds_pins_and_lost_slots():
@@ -414,21 +398,6 @@ def test_of_a_forgotten_module_no_use_is_remembered():
     store.forget({store.key(A, TENANT)})
     rehearsals = store.device._queue.half_life._rehearsals
     assert [set(rehearsal._marks) for rehearsal in rehearsals] == [{store.key(B, TENANT)}] * 2
-
-
-def test_memory_is_given_back_when_a_module_cannot_be_loaded(store, monkeypatch):
-    """Was wrong once: given back only where the file was at fault."""
-    add(store, A)
-    store.flush()
-    store.device.evict(store.key(A))
-
-    def full(*_: object) -> None:
-        raise RuntimeError("out of memory")
-
-    monkeypatch.setattr(Arena, "write", full)
-    assert find(store, A).reason == "load failed"
-    assert store.device.allocator.free_slots == store.device.allocator.capacity
-    store.check_integrity()
 
 
 def test_what_is_dropped_and_not_evicted_does_not_stay_in_the_queue():

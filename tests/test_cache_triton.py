@@ -17,9 +17,8 @@ from test_cache_engine import plan_of
 from tiny import build, make_segment, oracle_logits, stock
 from torch import Tensor
 
-from cache.attention.forward_pass import Pass, PassGivenUp, Rotation
+from cache.attention.forward_pass import Pass, PassGivenUp, Rotation, matmul
 from cache.attention.items import Chunk, KVView, ScoredChunk, VisibleRange
-from cache.attention.kernels import matmul
 from cache.gpu.tiles import TilePlan, plan_tiles
 from cache.memory.arena import Arena, Copies, Extent, KVShape
 
@@ -45,7 +44,7 @@ def chunk_at(first: int, last: int, own: list[Extent], views: list[KVView]) -> C
 
 
 @st.composite
-def passes(draw: st.DrawFn, longest: int = 20) -> list[Chunk]:
+def passes(draw: st.DrawFn, longest: int = 12) -> list[Chunk]:
     """Sequences that share extents, placed elsewhere than encoded, also at several places; single rows and chunks, in
     pieces.
     """

@@ -3,24 +3,26 @@
 import logging
 import random
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from forked import Forked, run_module
 from tiny import oracle_logits, stock
 
 from app.cli.bench import chosen
 from app.cli.main import main
 from app.domain.errors import DeskError
-from cache.attention.forward_pass import Pass, Rotation
-from cache.attention.kernels import matmul
-from evals.gpu import child, correctness
+from cache.attention.forward_pass import Pass, Rotation, matmul
+from evals.gpu import correctness
 from evals.gpu.plan import MINUTES, NO_TIME, PLANS, TRIAL, Goal, GpuRow, RowPlan
-from evals.gpu.run import NO_GPU, markdown, measure_gpu
+from evals.gpu.run import NO_GPU, LastError, markdown, measure, measure_gpu
 from evals.gpu.session import Session, tensors_of, twin
 from evals.peers.random_prompts import RandomDocuments
 from evals.report import read_section
@@ -31,16 +33,15 @@ DIFFERENCES = {"float32": 1e-4, "bfloat16": 2e-2}
 
 
 @pytest.fixture(scope="module")
-def trial(tmp_path_factory):
+def trial(models):
     pytest.importorskip("torchao", reason="needs pip install -e '.[gpu]'")
-    return measure_gpu(
-        device="cpu",
-        size="tiny",
-        models=tmp_path_factory.mktemp("models"),
-        names=[plan.name for plan in PLANS],
-        minutes=MINUTES,
-        report=lambda line: None,
-    )
+    names = [plan.name for plan in PLANS]
+    forks = SimpleNamespace(Popen=lambda command, **options: Forked(run_module, command), PIPE=subprocess.PIPE)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("evals.gpu.run.subprocess", forks)  # imports would take longer than the rows
+        return measure_gpu(
+            device="cpu", size="tiny", models=models, names=names, minutes=MINUTES, report=lambda line: None
+        )
 
 
 def test_a_trial_run_measures_every_row_and_judges_none(trial):
@@ -128,7 +129,7 @@ def test_a_device_that_cannot_be_used_is_one_line():
 
 def test_why_a_row_failed_is_told_with_what_the_engine_failed_with(tmp_path, monkeypatch):
     told: list[dict[str, Any]] = []
-    seen = child.LastError()
+    seen = LastError()
     log = logging.getLogger("engine")
     log.addHandler(seen)
 
@@ -142,7 +143,7 @@ def test_why_a_row_failed_is_told_with_what_the_engine_failed_with(tmp_path, mon
 
     monkeypatch.setattr("evals.gpu.decoding.measure_limits", fail)
     session = Session(CPU, "tiny", tmp_path, tmp_path)
-    why = child.measure(session, "card", told.append, seen)
+    why = measure(session, "card", told.append, seen)
     assert why == "RuntimeError: ask again (ValueError: the kernel)"
     assert [(message["line"]["value"], message["line"]["met"]) for message in told] == [(1.0, None)]
 

@@ -13,6 +13,7 @@ from tiny import build, stock
 
 from app.cli.bench import need
 from app.domain.errors import DeskError
+from app.domain.settings import Settings
 from cache.model.gguf_file import GGUFFile
 from cache.native.decoder import load_library
 from cache.prompt.parts import Text
@@ -21,9 +22,9 @@ from evals.peers.llama_cpp import LlamaCpp, LlamaServer, resident_bytes
 from evals.peers.random_prompts import RandomDocuments, no_stop_tokens
 from evals.peers.transformers_peer import ContinuousBatching, TransformersPeer
 from evals.report import draw_eviction, draw_latency, read_section, write_section
-from evals.speed import decode, desk, eviction, floor, index, latency, memory, throughput, use_cases
-from evals.speed.floor import ModelCost
-from evals.speed.models import Deadline, Measured
+from evals.speed import decode, desk, eviction, index, latency, memory, throughput, use_cases
+from evals.speed import models as speed
+from evals.speed.models import Deadline, Measured, ModelCost
 from evals.speed.throughput import LoadTest, run_load
 
 
@@ -63,14 +64,17 @@ def test_a_recorded_trace_is_read(tmp_path):
         eviction.measure_eviction([eviction.Trace([["a", "b", "c"]])], [2], "recorded")
 
 
-def test_the_floor_of_the_machine_is_measured(monkeypatch):
-    monkeypatch.setattr(floor, "READ_BYTES", 1 << 16)
-    monkeypatch.setattr(floor, "PRODUCT", (4, 16, 16))
-    found = floor.measure_floor(torch.float32)
+def test_the_floor_of_the_machine_is_measured(measured, monkeypatch):
+    monkeypatch.setattr(speed, "READ_BYTES", 1 << 16)
+    monkeypatch.setattr(speed, "PRODUCT", (4, 16, 16))
+    found = speed.measure_floor(torch.float32)
     assert found.bytes_per_s > 0
     assert found.flops > 0
-    assert set(floor.describe_floor(found)) == {"threads", "memory_gb_per_s", "products_gop_per_s", "products"}
-    assert floor.allowed(ModelCost.of(stock()), found, 100)["decode_tokens_per_s"] > 0
+    assert set(speed.describe_floor(found)) == {"threads", "memory_gb_per_s", "products_gop_per_s", "products"}
+    assert speed.allowed(ModelCost.of(stock()), found, 100)["decode_tokens_per_s"] > 0
+    monkeypatch.setattr(Measured, "load", lambda *_: measured)
+    result = speed.measure_floors(Settings(data_dir=Path()), (1,), (100,), print)
+    assert "% |" in speed.markdown(json.loads(json.dumps(result)), "warmdesk bench floor")  # also without a GGUF file
 
 
 def test_indexes_of_made_up_passages_are_measured():
@@ -83,9 +87,9 @@ def test_indexes_of_made_up_passages_are_measured():
 
 def test_limits_and_costs_of_packed_weights(models, tmp_path, monkeypatch):
     """Operations of 8 bits, and the bytes that a file's weights have, by those of the head and of the layers."""
-    monkeypatch.setattr(floor, "READ_BYTES", 1 << 16)
-    monkeypatch.setattr(floor, "STEPS", 1000)
-    found = floor.measure_floor(torch.bfloat16, load_library(models, torch.bfloat16))
+    monkeypatch.setattr(speed, "READ_BYTES", 1 << 16)
+    monkeypatch.setattr(speed, "STEPS", 1000)
+    found = speed.measure_floor(torch.bfloat16, load_library(models, torch.bfloat16))
     assert (found.products, found.flops > 0) in [("8-bit", True), ("bfloat16", True)]
     write(tmp_path / "m.gguf", "llama", "Q4_1")
     cost = ModelCost.of_file(GGUFFile(tmp_path / "m.gguf"))
@@ -186,7 +190,7 @@ def test_a_plot_that_cannot_be_drawn_is_said_before_the_work(tmp_path, monkeypat
         need("latency", None, tmp_path / "a.svg")
 
 
-FLOOR = floor.Floor(threads=1, bytes_per_s=1e9, flops=1e9)
+FLOOR = speed.Floor(threads=1, bytes_per_s=1e9, flops=1e9)
 
 
 def test_every_arm_is_measured_as_often_as_asked(measured, tmp_path):

@@ -154,17 +154,6 @@ def test_openai_backend_answers_with_what_the_server_reused(desk, server):
     assert (totals.prefix_tokens, totals.computed_tokens) == (40, 10), "what is not known is not counted"
 
 
-def test_openai_backend_checks_what_the_model_says(tmp_path, server):
-    with small_desk(
-        tmp_path / "desk", pages=write_pages(tmp_path / "pages"), model=MODEL, answer_mode="checked"
-    ) as desk:
-        server.replies = [stream(whole("Returns take ninety days from delivery."))]
-        answer = finish(desk, "How long do returns take?")
-        assert "ninety" not in answer.answer
-        server.replies = [stream(whole(desk.settings.refusal_text))]
-        assert finish(desk, "How long do returns take?").outcome == "nothing"
-
-
 def test_openai_backend_opens_while_the_server_is_away(tmp_path, server):
     server.models, server.replies = httpx.ConnectError("refused"), [httpx.Response(401)]
     with small_desk(tmp_path / "desk", model=MODEL) as desk:

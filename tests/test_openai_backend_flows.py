@@ -21,8 +21,8 @@ from waiting import wait_until
 from app.access.identity import COOKIE, Keys, new_account, new_token
 from app.access.limits import QuestionLimits
 from app.api.metrics import Meter
-from app.cli.demo import compare
 from app.cli.main import app as command_line
+from app.cli.operate import compare
 from app.cli.reports import print_answer, print_batch
 from app.desk.batch import BatchQuestion
 from app.desk.output import batch_json

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace as Features
 
 import numpy as np
 import pytest
@@ -46,11 +47,13 @@ def test_a_logistic_model_weighs_standardised_features():
     model = LogisticModel(
         weights={"a": 2.0, "b": -1.0}, means={"a": 1.0, "b": 0.0}, deviations={"a": 0.5, "b": 2.0}, bias=0.5
     )
-    features = {"a": 1.25, "b": 3.0, "unnamed": 99.0}
+    features = Features(a=1.25, b=3.0, unnamed=99.0)
     assert model.logit(features) == pytest.approx(0.5 + 2 * 0.5 - 1.5)
-    assert model.probability({"a": 1.0, "b": 1.0}) == pytest.approx(0.5)
-    assert model.probability({"a": 1.0, "b": 1.0 - 2 * math.log(3)}) == pytest.approx(0.75)
-    assert [model.probability({"a": far, "b": 0.0}) for far in (1e9, -1e9)] == pytest.approx([1.0, 0.0]), "no overflow"
+    assert model.probability(Features(a=1.0, b=1.0)) == pytest.approx(0.5)
+    assert model.probability(Features(a=1.0, b=1.0 - 2 * math.log(3))) == pytest.approx(0.75)
+    assert [model.probability(Features(a=far, b=0.0)) for far in (1e9, -1e9)] == pytest.approx([1.0, 0.0]), (
+        "no overflow"
+    )
 
 
 def constant(bias: float) -> LogisticModel:
@@ -131,7 +134,7 @@ def measured(
     retriever: Retriever, passages: Sequence[FoundPassageText], order: Sequence[int], logits: Vectors = LOGITS
 ) -> QuestionFeatures:
     """The features of QUESTION when its candidates have this order, with log-odds 2, 1, 0."""
-    query = retriever.query(QUESTION)
+    query = retriever.queries([QUESTION])[0]
     candidates = candidates_of(retriever, query, query, passages, logits)
     measures = QuestionMeasures(retriever, query, passages)
     return measures.features([(2.0 - place, candidates[n]) for place, n in enumerate(order)])
@@ -139,7 +142,7 @@ def measured(
 
 def test_features_of_statements_by_hand():
     retriever, passages = case(0.8)
-    query = retriever.query(QUESTION)
+    query = retriever.queries([QUESTION])[0]
     assert query.trust == pytest.approx(0.64)
     first, second, third = (one.features for one in candidates_of(retriever, query, query, passages, LOGITS))
     expected = {
@@ -163,7 +166,7 @@ def test_features_of_statements_by_hand():
     assert (third.passage, third.behind, third.rank, third.covered, third.before) == pytest.approx(
         (0.5, 1.0, 1.0, 0.0, 0.0)
     )
-    many = retriever.query("How many labels?")
+    many = retriever.queries(["How many labels?"])[0]
     assert [one.features.expected for one in candidates_of(retriever, query, many, passages, LOGITS)] == [-1, 1, -1]
 
 
@@ -194,16 +197,16 @@ def test_without_trust_only_words_are_left():
     assert (features.trust, features.cosine) == (0.0, 0.0)
     assert features.covered == features.stated > 0
     assert (features.score, features.rest) == pytest.approx((0.6, 0.35)), "the shares alone: the cosines are noise"
-    query = retriever.query(QUESTION)
+    query = retriever.queries([QUESTION])[0]
     for one in candidates_of(retriever, query, query, passages, LOGITS):
         assert one.features.ranked == 0.0
 
 
 def test_a_question_of_common_words_is_covered_by_them():
     retriever, passages = case(1.0)
-    question = retriever.query("Is it the?")
+    question = retriever.queries(["Is it the?"])[0]
     assert candidates_of(retriever, question, question, passages, LOGITS)[0].features.covered > 0
-    blank = retriever.query("?")
+    blank = retriever.queries(["?"])[0]
     assert [one.features.covered for one in candidates_of(retriever, blank, blank, passages, LOGITS)] == [0.0] * 3
 
 
@@ -218,7 +221,7 @@ def help_desk(pages: dict[int, tuple[str, str]], knowledge: float = 1.0) -> tupl
 def judged(pages: dict[int, tuple[str, str]], *questions: str, knowledge: float = 1.0) -> JudgedStatements:
     """questions: as the desk was asked, the last with the turn before it."""
     retriever, passages = help_desk(pages, knowledge)
-    queries: list[Query] = [retriever.query(question) for question in questions]
+    queries: list[Query] = [retriever.queries([question])[0] for question in questions]
     return judge(retriever, RANKER, rule_of_thumb("meaning", RANKER.name), queries, passages)
 
 
@@ -279,7 +282,9 @@ def test_a_statement_that_names_the_code_comes_first():
     classifier = rule_of_thumb("meanings", RANKER.name)
 
     def best(question: str) -> str:
-        found = judge(retriever, RANKER, classifier, [retriever.query(question)], [found_passage(hit, "Hob", text)])
+        found = judge(
+            retriever, RANKER, classifier, [retriever.queries([question])[0]], [found_passage(hit, "Hob", text)]
+        )
         (logit, first), (_, second), *_ = found.ranked
         assert (first.features.code, second.features.code) == (1.0, 0.0)
         assert logit == pytest.approx(classifier.answers(replace(first.features, code=0.0)) + CODE)
@@ -298,8 +303,8 @@ def test_a_statement_of_two_passages_is_judged_once_in_the_better_one():
 def test_the_scores_of_a_candidate_are_its_own_also_behind_some_that_were_left_out():
     pages = {1: ("Vacuum SV-3", "The SV-3 costs 90 euros."), 2: ("Vacuum SV-5", "The SV-5 costs 120 euros.")}
     retriever, passages = help_desk(pages)
-    query = retriever.query("What does the SV-5 cost?")
-    logits = RANKER.mixture.logits(RANKER.question(query.text), [passage.vectors for passage in passages])
+    query = retriever.queries(["What does the SV-5 cost?"])[0]
+    logits = RANKER.mixture.scores(RANKER.question(query.text), [passage.vectors for passage in passages])[0]
     (only,) = candidates_of(retriever, query, query, passages, logits)
     assert only.passage == 1
     assert only.features.ranked == pytest.approx(float(logits[1]))
@@ -308,7 +313,7 @@ def test_the_scores_of_a_candidate_are_its_own_also_behind_some_that_were_left_o
 def test_shares_are_those_of_all_terms_of_a_statement():
     retriever, passages = help_desk({1: ("SV-5", "The SV-5 costs 120 euros. It is free in May.")})
     for asked in combinations(["sv-5", "costs", "free", "May", "zebra", "is"], 3):
-        query = retriever.query(" ".join(asked))
+        query = retriever.queries([" ".join(asked)])[0]
         rarity = _rarities(retriever, query.text)
         for one in candidates_of(retriever, query, query, passages, LOGITS):
             plain = sum(value for term, value in rarity.items() if term in terms_of(one.statement.text))
@@ -321,7 +326,7 @@ def test_passages_without_statements_give_nothing_to_judge():
     with pytest.raises(AssertionError):
         assert found.features
     retriever, _ = help_desk({})
-    nothing = judge(retriever, RANKER, rule_of_thumb("meaning", "hash"), [retriever.query("Returns?")], [])
+    nothing = judge(retriever, RANKER, rule_of_thumb("meaning", "hash"), [retriever.queries(["Returns?"])[0]], [])
     assert nothing.measures is None
 
 
@@ -330,7 +335,7 @@ def test_parts_of_chinese_terms_are_characters():
     heading, text = "吸尘器", "保修期为两年。"
     retriever = retriever_of({1: [f"{heading}\n{text}"]}, MeaningEmbedder({}, 0.1))
     passage = found_passage(PassageHit(id=1, score=1.0, cosine=0.1, share=0.9), heading, text)
-    query = retriever.query("吸尘器的质保期多久？")
+    query = retriever.queries(["吸尘器的质保期多久？"])[0]
     (candidate,) = candidates_of(retriever, query, query, [passage], np.zeros(1, np.float32))
     known, unknown = math.log1p(0.5 / 1.5), math.log1p(1.5 / 0.5)  # of a character of the only window, and of another
     parts = 5 * known / (5 * known + unknown)  # 吸尘器 保 期, but not 质

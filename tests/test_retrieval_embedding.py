@@ -18,8 +18,7 @@ from durable import FLAGS
 from retrieval.answerability import load_classifier
 from retrieval.errors import RetrievalError
 from retrieval.search.embedding import SentenceEmbedder, Vectors, languages_of_card, one_question
-from retrieval.search.fast_encoder import Compiled
-from retrieval.search.minilm import MiniLM, bundled_folder
+from retrieval.search.minilm import Compiled, MiniLM, bundled_folder
 from retrieval.search.vector_index import window_texts
 
 
@@ -59,7 +58,7 @@ def test_compiled_code_gives_the_same_vectors_without_padding(bundled, processor
     if processor != "native" and platform.machine() != "x86_64":
         pytest.skip("another kind of processor")
     flags = [f"-march={processor}" if flag == "-march=native" else flag for flag in FLAGS]
-    monkeypatch.setattr("retrieval.search.fast_encoder.FLAGS", flags)
+    monkeypatch.setattr("retrieval.search.minilm.FLAGS", flags)
     fast = SentenceEmbedder(compiled=Compiled(tmp_path, 2))
     assert fast._fast is not None
     texts = ["When do I get my refund?", "", "Lamps are sold in stores. " * 3]
@@ -200,7 +199,7 @@ def test_german_questions_find_their_documents(bundled):
     titles = list(documents)
     windows = {at: window_texts((title,), documents[title]) for at, title in enumerate(titles)}
     retriever = retriever_of(windows, bundled)
-    found = [[titles[hit.id] for hit in retriever.search([retriever.query(asked)], 3)] for asked, _ in questions]
+    found = [[titles[hit.id] for hit in retriever.search([retriever.queries([asked])[0]], 3)] for asked, _ in questions]
     right = [title for _, title in questions]
     assert sum(best == title for (best, *_), title in zip(found, right, strict=True)) >= 27
     assert all(title in three for three, title in zip(found, right, strict=True))

@@ -10,7 +10,6 @@ from reportlab.lib.pagesizes import A4
 from reportlab.platypus import SimpleDocTemplate, Table, TableStyle
 
 import retrieval.loaders.pdf
-import retrieval.loaders.scans
 from retrieval.documents import Document
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.load import load
@@ -156,8 +155,7 @@ SCANNED = ["The deposit for the carpet cleaner is 75 euros.", "A late return cos
 
 
 def test_pages_without_text_are_reported(tmp_path, monkeypatch):
-    for module in (retrieval.loaders.pdf, retrieval.loaders.scans):
-        monkeypatch.setattr(module, "can_read_scans", lambda: False)
+    monkeypatch.setattr(retrieval.loaders.pdf, "can_read_scans", lambda: False)
     text = pdf(column(60, 700, ["Some text that can be read."]))
     assert reason_of(tmp_path, scanned_pdf(pages=3)) == f"no text layer: 3 scanned pages; {OCR}"
     assert reason_of(tmp_path, scanned_pdf()) == f"no text layer: 1 scanned page; {OCR}"

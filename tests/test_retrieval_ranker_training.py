@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from app.desk.calibration import find_ranker
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
-from app.training.adapt import make_ranker
+from app.training import make_ranker
 from retrieval.ranking import training
 from retrieval.ranking.encoder import CARD, WEIGHTS, RankerModel, RankerTokens, StatementEncoder
 from retrieval.ranking.training import (
@@ -211,7 +211,7 @@ def test_training_scores_as_the_desk_does(tmp_path):
         scores, bars = all_scores(model, tokens.questions(asked), model.statements(ids, mask, spans), spans)
     vectors = encoder.read(read_passages)
     for place, text in enumerate(asked):
-        found = encoder.mixture.logits(encoder.question(text), vectors)
+        found = encoder.mixture.scores(encoder.question(text), vectors)[0]
         assert np.abs(found - (scores[place] - bars[place]).numpy()).max() < 0.15
         assert found.argmax() == scores[place].argmax()
 

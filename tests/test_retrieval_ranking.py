@@ -26,8 +26,7 @@ from retrieval.ranking.encoder import (
 )
 from retrieval.ranking.training import RankerCard, save_ranker
 from retrieval.search.embedding import Vectors, one_question
-from retrieval.search.fast_encoder import Compiled, FastEncoder
-from retrieval.search.minilm import bundled_network
+from retrieval.search.minilm import Compiled, FastEncoder, bundled_network
 
 NOISE = np.random.default_rng(3)
 UNTRAINED = RankerCard(data=(), left_out=(), questions=0, steps=0, minutes=0.0, seed=0, loss=0.0)
@@ -72,7 +71,7 @@ def question_of(tokens: int) -> QuestionVectors:
 def test_scores_are_those_of_a_plain_loop():
     mixture, question = Mixture(cosine=3.0, matches=5.0), question_of(7)
     passages = [made(3, 1, 2), made(), made(0, 4, 0), made(2)]
-    logits = mixture.logits(question, passages)
+    logits = mixture.scores(question, passages)[0]
     row = 0
     for passage in passages:
         start = 0
@@ -196,11 +195,11 @@ def test_what_is_cut_off_has_zeros_and_the_lowest_matches(encoder):
     assert vectors.whole[0].any()
     assert close(after, encoder.read([COVERED])[0]), "the next passage has its own tokens"
     question = encoder.question("What is last?")
-    logits = encoder.mixture.logits(question, [vectors])
+    logits = encoder.mixture.scores(question, [vectors])[0]
     assert logits[1] == pytest.approx(-encoder.mixture.matches * question.weights.sum() - question.bar, abs=1e-4)
     assert logits[1] < logits[0]
     again = StatementVectors.unpacked(vectors.packed())
-    assert np.array_equal(encoder.mixture.logits(question, [again]), logits)
+    assert np.array_equal(encoder.mixture.scores(question, [again])[0], logits)
     nothing = encoder.read([PassageToRead(headings=(), text="  ", spans=[(0, 2)])])[0]
     assert (nothing.ends.tolist(), nothing.whole.any()) == ([0], False)
 
@@ -269,7 +268,7 @@ def test_the_shipped_ranker_finds_the_statement_that_answers():
         ("Where can I use one?", 1),
         ("zebra quagga giraffe", None),
     ):
-        logits = shipped.mixture.logits(shipped.question(question), vectors)
+        logits = shipped.mixture.scores(shipped.question(question), vectors)[0]
         if best is None:
             assert logits.max() < 0, "none is an answer"
         else:

@@ -1,46 +1,47 @@
 """Files read in a process of their own: the same documents and errors, and limits that hold."""
 
-import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from forked import Forked
 from made_files import pdf, put, word, workbook
+from waiting import has_ended, wait_until
 
 from retrieval.errors import UnreadableDocument
 from retrieval.loaders.load import load
 from retrieval.reading import FileReader
 
-ROOT = Path(__file__).parent.parent
-# A child whose .txt files misbehave as their first word says.
+# A child whose files misbehave as their first word says. The loaders take a second to import, so it has none.
 WILD = """
-    import os, sys, time
-    from retrieval.loaders import load as loaders
+    import os, sys, time, types
     from retrieval import reading
-    from retrieval.loaders.load import load_text
+    from retrieval.documents import Block, Document
 
-    def wild(data, path):
-        match data.split()[0]:
-            case b"hang":
+    def load(path):
+        text = path.read_text()
+        match text.split()[0]:
+            case "hang":
                 time.sleep(600)
-            case b"die":
+            case "die":
                 os._exit(3)
-            case b"allocate":
+            case "allocate":
                 bytearray(8 * 2**30)
-            case b"print":
+            case "print":
                 print('{"reason": "printed"}', flush=True)
                 os.write(1, b"noise")
-            case b"raise":
+            case "raise":
                 raise LookupError("a bug")
-            case b"torch":
-                raise reading.UnreadableDocument(path, str("torch" in sys.modules))
-        return load_text(data, path)
+        return Document(path=path, title="", blocks=(Block(kind="text", text=text),), content_hash="")
 
-    loaders.SUPPORTED[".txt"] = wild
+    for name in ("load", "web_page"):
+        sys.modules[f"retrieval.loaders.{name}"] = types.SimpleNamespace(load=load, read_page=None)
     reading.main()
 """
+COMMAND = [sys.executable, "-c", dedent(WILD)]
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +51,8 @@ def reader():
 
 
 @pytest.fixture(scope="module")
-def wild(tmp_path_factory):
-    script = put(tmp_path_factory.mktemp("wild") / "wild.py", dedent(WILD).encode())
-    with FileReader(seconds=30, command=[sys.executable, "-c", f"exec(open({str(script)!r}).read())"]) as opened:
+def wild():
+    with FileReader(seconds=30, command=COMMAND) as opened:
         yield opened
 
 
@@ -129,10 +129,11 @@ def test_what_libraries_print_is_no_answer(tmp_path, wild):
     assert wild.load(put(tmp_path / "a.txt", b"Text.")).blocks[0].text == "Text."
 
 
-def test_the_child_never_imports_torch(tmp_path, wild):
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="looks into /proc")
+def test_the_child_never_imports_torch(tmp_path, reader):
     for name, data in (("a.pdf", pdf([(60, 700, 10, "Text.")])), ("a.docx", word())):
-        wild.load(put(tmp_path / name, data))
-    assert reason(wild, put(tmp_path / "a.txt", b"torch")) == "False"
+        reader.load(put(tmp_path / name, data))
+    assert "libtorch" not in Path(f"/proc/{reader._child._process.pid}/maps").read_text()
 
 
 BLOCK = '{{"title": "", "blocks": [{}], "content_hash": "", "is_faq": false, "remarks": []}}'
@@ -153,55 +154,35 @@ def test_answers_are_not_trusted(tmp_path, answer):
         assert reason(reader, tmp_path / "a.txt") == given
 
 
-def is_alive(process: int) -> bool:
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
-
-
-def ends(process: int) -> bool:
-    deadline = time.monotonic() + 10
-    while is_alive(process) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not is_alive(process)
-
-
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
 def test_the_child_is_started_lazily_and_ends_with_close(tmp_path):
-    reader = FileReader()
+    reader = FileReader(command=COMMAND)
     assert reader._child is None
     reader.load(put(tmp_path / "a.md", b"Text."))
     process = reader._child._process.pid
-    assert is_alive(process)
+    assert not has_ended(process)
     reader.close()
     reader.close()
-    assert not is_alive(process)
+    assert has_ended(process)
     assert reader.load(tmp_path / "a.md").blocks
     reader.close()
 
 
+def hang(folder: Path) -> None:
+    reader = FileReader(command=COMMAND)
+    reader.load(folder / "b.txt")
+    threading.Thread(target=reader.load, args=(folder / "a.txt",), daemon=True).start()
+    time.sleep(0.3)
+    print(reader._child._process.pid, flush=True)
+    time.sleep(60)
+
+
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks into /proc")
 def test_the_child_ends_when_the_parent_dies_even_in_the_middle_of_a_file(tmp_path):
-    script = put(tmp_path / "wild.py", dedent(WILD).encode())
     put(tmp_path / "a.txt", b"hang")
     put(tmp_path / "b.txt", b"Text.")
-    parent = f"""
-        import sys, threading, time
-        from pathlib import Path
-        from retrieval.reading import FileReader
-        reader = FileReader(command=[sys.executable, "-c", "exec(open({str(script)!r}).read())"])
-        reader.load(Path({str(tmp_path / "b.txt")!r}))
-        threading.Thread(target=reader.load, args=(Path({str(tmp_path / "a.txt")!r}),), daemon=True).start()
-        time.sleep(0.3)
-        print(reader._child._process.pid, flush=True)
-        time.sleep(60)
-    """
-    process = subprocess.Popen([sys.executable, "-c", dedent(parent)], stdout=subprocess.PIPE, cwd=ROOT)
+    process = Forked(hang, tmp_path)
     child = int(process.stdout.readline())
-    assert is_alive(child)
+    assert not has_ended(child)
     process.kill()
-    process.wait()
-    process.stdout.close()
-    assert ends(child)
+    wait_until(lambda: has_ended(child))

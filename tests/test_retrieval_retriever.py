@@ -28,7 +28,7 @@ PAGES = {
 def search(retriever: Retriever, *wordings: str, k: int = 9, within: Sequence[int] | None = None) -> list[PassageHit]:
     if within is not None:
         retriever = Retriever(retriever.embedder, retriever.index, retriever.keywords, within=within)
-    return retriever.search([retriever.query(text) for text in wordings], k)
+    return retriever.search([retriever.queries([text])[0] for text in wordings], k)
 
 
 def ids(found: Sequence[PassageHit]) -> list[int]:
@@ -121,7 +121,7 @@ def test_the_best_of_all_are_found_with_their_exact_scores_however_few_are_propo
     monkeypatch.setattr("retrieval.search.retriever.CANDIDATES", candidates)
     retriever = scattered(200, knowledge)
     for text in ("aaword bbword ccword", "abword", "zzword", "aaword abword acword adword aeword afword agword"):
-        query = retriever.query(text)
+        query = retriever.queries([text])[0]
         expected = naive(retriever, query)
         assert query.trust == knowledge**2
         found = retriever.search([query], 8)
@@ -143,7 +143,7 @@ def test_blank_questions_and_no_passages_find_nothing():
 
 def test_a_misspelt_question_is_searched_as_the_passages_spell():
     retriever = retriever_of(PAGES, HashEmbedder())
-    assert retriever.query("parcle labl?").text == "parcel label?"
+    assert retriever.queries(["parcle labl?"])[0].text == "parcel label?"
     assert ids(search(retriever, "vouchrs"))[0] == GIFTS
     assert search(retriever, "parcle labl")[0] == search(retriever, "parcel label")[0]
 
@@ -153,10 +153,10 @@ def test_a_corrected_wording_is_searched_beside_the_written_one():
     texts = {1: ["tracking a parcel"], 2: ["lorries"]}
     meanings = {"trucking": (0, 1, 0), "lorries": (0, 1, 0)}
     retriever = retriever_of(texts, MeaningEmbedder(meanings))
-    query = retriever.query("trucking")
+    query = retriever.queries(["trucking"])[0]
     assert (query.text, query.as_written and query.as_written.text) == ("tracking", "trucking")
     assert {one.id: round(one.cosine, 2) for one in search(retriever, "trucking")} == {1: 1.0, 2: 1.0}
-    assert retriever.query("tracking").as_written is None
+    assert retriever.queries(["tracking"])[0].as_written is None
 
 
 def test_all_spellings_of_all_wordings_are_embedded_together():
@@ -175,7 +175,7 @@ def test_all_spellings_of_all_wordings_are_embedded_together():
     spellings = [(query.text, query.as_written.text if query.as_written else None) for query in queries]
     assert spellings == [("parcel", "parcle"), ("vouchers of a parcel", "vouchrs of a parcle"), ("parcel", None)]
     for query in queries:
-        alone = retriever.query(query.text)
+        alone = retriever.queries([query.text])[0]
         assert np.array_equal(query.vector, alone.vector)
         assert query.trust == alone.trust
 
@@ -184,10 +184,10 @@ def test_spelling_knows_only_words_of_the_passages_that_may_be_found():
     texts = {1: ["parcel voucher"], 2: ["parsel gateway"]}
     whole = retriever_of(texts, HashEmbedder())
     first, second = (Retriever(whole.embedder, whole.index, whole.keywords, within=[id_]) for id_ in texts)
-    assert whole.query("parsel").text == second.query("parsel").text == "parsel"
-    assert first.query("parsel").text == "parcel"
-    assert first.query("gatewey").text == "gatewey", "nothing of other passages shows"
-    assert second.query("gatewey").text == "gateway"
+    assert whole.queries(["parsel"])[0].text == second.queries(["parsel"])[0].text == "parsel"
+    assert first.queries(["parsel"])[0].text == "parcel"
+    assert first.queries(["gatewey"])[0].text == "gatewey", "nothing of other passages shows"
+    assert second.queries(["gatewey"])[0].text == "gateway"
 
 
 def test_equal_scores_come_in_order_of_number_and_the_same_each_time():
@@ -254,7 +254,7 @@ def corrected(question: str, known: str = "", words: Iterable[str] = WORDS) -> s
     """The question by the spelling of one passage with these words."""
     embedder = MeaningEmbedder()
     embedder.knows_word = known.split().__contains__
-    return retriever_of({1: [" ".join(words)]}, embedder).query(question).text
+    return retriever_of({1: [" ".join(words)]}, embedder).queries([question])[0].text
 
 
 @pytest.mark.parametrize(
@@ -301,9 +301,9 @@ def test_the_nearest_word_wins_whatever_the_order_of_words():
 def test_of_words_as_near_the_more_frequent_one_wins():
     """In a large collection there is another word beside every word: it must not win by its place in the alphabet."""
     whole = retriever_of({1: ["it expires"], 2: ["express delivery"], 3: ["express"]}, MeaningEmbedder())
-    assert whole.query("expres").text == "express"
+    assert whole.queries(["expres"])[0].text == "express"
     inside = Retriever(whole.embedder, whole.index, whole.keywords, within=[1, 2])
-    assert inside.query("expres").text == "expires", "as frequent there"
+    assert inside.queries(["expres"])[0].text == "expires", "as frequent there"
 
 
 @pytest.mark.parametrize("question", ["warranty退货", "iphone退款", "iPhoneの"])

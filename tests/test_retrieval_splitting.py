@@ -59,7 +59,6 @@ def test_no_word_is_lost_and_no_passage_too_long(shape, limit, count):
     blocks = blocks_of(shape)
     passages = split(document(*blocks), count, limit)
     assert passages == split(document(*blocks), count, limit)
-    assert [passage.ordinal for passage in passages] == list(range(len(passages)))
     assert all(0 < count(passage.text) <= limit for passage in passages)
 
     def words_of(texts: Iterable[str]) -> list[str]:
@@ -127,10 +126,10 @@ def test_a_heading_as_long_as_a_paragraph_is_text():
 
 
 def test_passages_are_known_by_headings_and_text():
-    one = Passage(text="x", heading_path=("A", "B"), ordinal=0)
-    assert one.content_hash == Passage(text="x", heading_path=("A", "B"), ordinal=5).content_hash
-    assert one.content_hash != Passage(text="x", heading_path=("A",), ordinal=0).content_hash
-    assert one.content_hash != Passage(text="B\nx", heading_path=("A",), ordinal=0).content_hash
+    one = Passage(text="x", heading_path=("A", "B"))
+    assert one.content_hash == Passage(text="x", heading_path=("A", "B")).content_hash
+    assert one.content_hash != Passage(text="x", heading_path=("A",)).content_hash
+    assert one.content_hash != Passage(text="B\nx", heading_path=("A",)).content_hash
 
 
 def test_a_limit_that_is_too_small_is_refused():

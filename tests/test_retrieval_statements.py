@@ -7,9 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from retrieval.statements.cut import statements_of
+from retrieval.statements.cut import LONGEST_LIST, statements_of
 from retrieval.statements.grouping import num_words
-from retrieval.statements.lines import LONGEST_LIST
 
 PAGE = ("Help",)
 

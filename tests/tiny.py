@@ -31,8 +31,8 @@ from transformers import (
 from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
 
+from cache.attention.forward_pass import Kernel, flash_cpu, matmul
 from cache.attention.items import Chunk, KVView
-from cache.attention.kernels import Kernel, flash_cpu, matmul
 from cache.memory.arena import Extent
 from cache.memory.keys import digest
 from cache.model.language_model import LanguageModel

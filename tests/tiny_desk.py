@@ -29,6 +29,7 @@ def small_settings(folder: Path, **changes: Any) -> Settings:
         "answer_above": -1.0,
         "system_text": "Answer from the pages.",
         "answer_mode": "free",
+        "adapter": "none",  # the model's own is hashed at each start
     }
     return Settings.model_construct(**{**values, **changes})  # unchecked: limits of a desk in use are above these
 

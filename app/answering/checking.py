@@ -19,7 +19,7 @@ from app.domain.documents import StoredPassage
 from app.domain.setting_types import AnswerMode
 from app.grounding.grounding import ALONE, CITED, AnswerChecker, CheckedSentence, score
 from app.knowledge.finder import RankedStatement
-from retrieval.text.sentences import as_said, complete, parted
+from retrieval.text.sentences import as_said, complete, sentences
 
 _NEXT = re.compile(r"(?<=[.!?。！？])\s+(?=\[\d)")  # before the number of the next sentence's statement
 ENOUGH_OF_REFUSAL = 40
@@ -54,9 +54,9 @@ class CheckedText:
         for piece in self._pieces:
             self._said += piece
             ended, rest = complete(_NEXT.sub("\n", rest + piece))
-            for _, sentence in ended:
+            for sentence in ended:
                 yield from self._pass(sentence)
-        for _, sentence in parted(rest):
+        for sentence in sentences(rest):
             yield from self._pass(sentence)
         if self._refuses:
             yield from self._show(self._nothing)
@@ -188,22 +188,21 @@ def citation(passage: StoredPassage, score: float, *, see_also: bool = False) ->
 
 
 def _marks_of(answer: str, passage: StoredPassage) -> tuple[Mark, ...]:
-    places = [
-        (number, start, len(said))
-        for number, paragraph in enumerate(answer.split(BETWEEN))
-        if (said := paragraph.strip()) and (start := passage.text.find(said)) >= 0
-    ]
-    return tuple(Mark(number, start, start + length) for number, start, length in places)
+    return tuple(
+        Mark(number, start, start + len(said))
+        for number, said in enumerate(map(str.strip, answer.split(BETWEEN)))
+        if said and (start := passage.text.find(said)) >= 0
+    )
 
 
 def _marks_by_words(answer: str, passages: Sequence[StoredPassage]) -> dict[int, tuple[Mark, ...]]:
     """For each paragraph in the model's own words, the sentence that shares most long words with it, by passage."""
-    sentences = [(passage, sentence) for passage in passages for _, sentence in parted(passage.text)]
+    said = [(passage, sentence) for passage in passages for sentence in sentences(passage.text)]
     marks: dict[int, tuple[Mark, ...]] = {}
     for number, paragraph in enumerate(answer.split(BETWEEN)):
         words = long_words(paragraph)
         shared, passage, sentence = max(
-            ((len(words & long_words(sentence)), passage, sentence) for passage, sentence in sentences),
+            ((len(words & long_words(sentence)), passage, sentence) for passage, sentence in said),
             key=lambda one: one[0],
             default=(0, None, ""),
         )

@@ -10,6 +10,7 @@ statements are, and what they tell (`retrieval.answerability`).
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
+from operator import attrgetter
 
 from app.knowledge.finder import RankedStatement
 from retrieval.statements.grouping import needs_before, num_words
@@ -82,7 +83,9 @@ def _is_beside(one: RankedStatement, block: Sequence[RankedStatement], texts: Ma
         return False
     start, end = min(other.start for other in block), max(other.end for other in block)
     is_before, text = one.end <= start, texts[one.passage]
-    between, later = (text[one.end : start], min(block, key=_start)) if is_before else (text[end : one.start], one)
+    between, later = (
+        (text[one.end : start], min(block, key=attrgetter("start"))) if is_before else (text[end : one.start], one)
+    )
     if any(map(str.isalnum, between)):
         return False
     depends = needs_before(later.text)
@@ -90,12 +93,8 @@ def _is_beside(one: RankedStatement, block: Sequence[RankedStatement], texts: Ma
     return (is_before or fits) if depends else (fits and "\n\n" not in between)
 
 
-def _start(one: RankedStatement) -> int:
-    return one.start
-
-
 def _joined(block: Sequence[RankedStatement]) -> RankedStatement:
-    best, parts = max(block, key=lambda one: one.logit), sorted(block, key=_start)
+    best, parts = max(block, key=lambda one: one.logit), sorted(block, key=attrgetter("start"))
     texts = list(dict.fromkeys(one.text for one in parts))
     are_sentences = all(one.kind == "sentence" for one in parts) and not any("\n" in text for text in texts)
     if not are_sentences:  # the line above a list once

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from app.answering.curated import CuratedAnswers
-from app.answering.prepare import Decider, Decision, QuestionPreparer, is_topic
+from app.answering.prepare import QuestionPreparer
 from app.domain.errors import DeskError
-from app.domain.quality import FoundRow, SearchExplanation, StatementRow, Why
+from app.domain.quality import FoundRow, SearchExplanation, StatementRow
 from app.knowledge.finder import CANDIDATES, Finder
 from retrieval.text.terms import COMMON, asked_words, stem
 
@@ -103,7 +103,7 @@ def explain(questions: QuestionPreparer, finder: Finder, curated: CuratedAnswers
     return SearchExplanation(
         question=question,
         outcome=decision.outcome,
-        why=why(question, decision, decider, relevance, is_empty=not judged.hits),
+        why=decision.why,
         says=decision.says,
         relevance=relevance,
         refuse_below=decider.refuse_below,
@@ -130,19 +130,3 @@ def explain(questions: QuestionPreparer, finder: Finder, curated: CuratedAnswers
             for logit, one in ranked[:STATEMENTS]
         ),
     )
-
-
-def why(question: str, decision: Decision, decider: Decider, relevance: float, *, is_empty: bool) -> Why:
-    if decision.faq is not None:
-        return "faq"
-    if decision.outcome == "smalltalk":
-        return "smalltalk"
-    if is_empty:
-        return "empty"
-    if relevance < decider.refuse_below:
-        return "low"
-    if decision.asks_which:
-        return "which"
-    if decision.outcome == "answered":
-        return "sure"
-    return "between" if decision.asks_model or not is_topic(question) else "topic"

@@ -9,7 +9,6 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from app.answering.answering import Answering
 from app.answering.prepare import with_agents
@@ -28,14 +27,6 @@ _LETTERS_OF_UNSPACED = 4  # a Chinese, Japanese or Korean character counts as mu
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Typed:
-    """A search of typed text. mark: a hash of the text."""
-
-    mark: int
-    prefetch: Cancellable
-
-
 class Prefetching:
     """Loads passages for the text that visitors type. Safe to use from any thread."""
 
@@ -50,7 +41,7 @@ class Prefetching:
         self._answering, self._history, self._in_flight = answering, history, in_flight
         self._check_with_machine = check_with_machine
         self._engine: EngineInterface = answering.engine
-        self._last: OrderedDict[str, _Typed] = OrderedDict()  # by owner
+        self._last: OrderedDict[str, tuple[int, Cancellable]] = OrderedDict()  # by owner: hash and search of the text
         self._searching: set[str] = set()  # owners
         self._lock = threading.Lock()
 
@@ -67,9 +58,9 @@ class Prefetching:
                 segments = self._modules(text, conversation_id, owner)
                 self.cancel(owner)
                 if not self._is_busy:  # by now
-                    typed = _Typed(mark, self._engine.prefetch(segments))
+                    prefetch = self._engine.prefetch(segments)
                     with self._lock:
-                        self._last[owner] = typed
+                        self._last[owner] = mark, prefetch
                         if len(self._last) > REMEMBERED:
                             self._last.popitem(last=False)
         except Exception as error:  # the error's words may contain the text
@@ -83,7 +74,7 @@ class Prefetching:
         with self._lock:
             last = self._last.pop(owner, None)
         if last is not None:
-            last.prefetch.cancel()
+            last[1].cancel()
 
     @property
     def _is_busy(self) -> bool:
@@ -92,8 +83,7 @@ class Prefetching:
     def _begin(self, owner: str, mark: int) -> bool:
         with self._lock:
             last = self._last.get(owner)
-            is_known = last is not None and last.mark == mark
-            if is_known or owner in self._searching or len(self._searching) >= SEARCHES_AT_ONCE:
+            if (last and last[0] == mark) or owner in self._searching or len(self._searching) >= SEARCHES_AT_ONCE:
                 return False
             self._searching.add(owner)
             return True

@@ -22,6 +22,7 @@ from app.domain.answers import BETWEEN, Outcome, Said, from_documents
 from app.domain.callers import LONGEST_PAST, OLDER_TURNS_LEFT_OUT, check_length
 from app.domain.documents import StoredPassage
 from app.domain.errors import DeskError
+from app.domain.quality import Why
 from app.domain.settings import Settings
 from app.knowledge.finder import (
     ENOUGH_TERMS,
@@ -35,17 +36,7 @@ from app.knowledge.finder import (
 from app.knowledge.prompts import PromptBuilder, PromptTurn
 from app.knowledge.warm import InFlight
 from app.privacy import redact
-from app.replies.replies import (
-    all_texts,
-    contact_links,
-    heard,
-    human_text,
-    nothing_text,
-    texts_in,
-    unsure_text,
-    vague_text,
-    which_text,
-)
+from app.replies import replies
 from app.storage.history import PastMessage
 from app.storage.library import Library
 from cache.errors import PromptError
@@ -106,7 +97,7 @@ def latest(messages: Sequence[Said]) -> Sequence[Said]:
 
 
 def outcome_of(question: str, said: str, settings: Settings) -> Outcome:
-    small_talk = heard(question, language_of(question))
+    small_talk = replies.heard(question, language_of(question))
     if small_talk is not None and small_talk.kind != "vague":
         return "smalltalk"
     if any(said.startswith(words) for words in (settings.refusal_text, *own_words("nothing"))):
@@ -117,7 +108,7 @@ def outcome_of(question: str, said: str, settings: Settings) -> Outcome:
 
 
 def own_words(name: str) -> Iterator[str]:
-    for texts in all_texts().values():
+    for texts in replies.all_texts().values():
         yield texts.says[name].partition("{")[0].partition(BETWEEN)[0]
 
 
@@ -127,16 +118,15 @@ _TOPIC = 2  # maximum words of a message that names a topic: "Can I cancel?" ask
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The outcome of a question. says: Warmdesk's own words, which are the whole answer, or if `asks_model` the line
-    before it. asks_which: they ask which of several things is meant. nothing: the text if the model finds no answer.
-    faq: the pair that answers alone.
+    """The outcome of a question. why: the rule that decided. says: Warmdesk's own words, which are the whole answer, or
+    if `asks_model` the line before it. nothing: the text if the model finds no answer. faq: the pair that answers.
     """
 
     outcome: Outcome
+    why: Why
     results: SearchResults
     says: str = ""
     asks_model: bool = False
-    asks_which: bool = False
     nothing: str = ""
     faq: int | None = None
 
@@ -174,30 +164,31 @@ class Decider:
         if self._curated is not None and stands_alone and (found := self._curated.answer(question, collections)):
             return _from_faq(found)
         find = partial(self._finder.find, count=self._settings.passages, collections=collections)
-        said = heard(question, language)
+        said = replies.heard(question, language)
         if said is not None and said.kind != "vague":
-            says = texts_in(said.language).says
+            says = replies.texts_in(said.language).says
             if said.kind != "human":
-                return Decision(outcome="smalltalk", results=NOTHING, says=says[said.kind])
-            if contact_links(self._settings):
-                return Decision(outcome="smalltalk", results=NOTHING, says=human_text(self._settings, said.language))
+                return _smalltalk(says[said.kind])
+            if replies.contact_links(self._settings):
+                return _smalltalk(replies.human_text(self._settings, said.language))
             return self._contact_page(find(says["contact_question"]), said.language)
         results = find(question, earlier=earlier)
         if said is not None and earlier is None and results.passages:
-            return _question_back(results, said.language)
-        nothing = nothing_text(self._settings, language)
+            return _question_back(results, said.language, "topic")
+        nothing = replies.nothing_text(self._settings, language)
         if not results.passages or results.relevance < self.refuse_below:
-            return Decision(outcome="nothing", results=results, says=nothing)
+            why: Why = "low" if results.passages else "empty"
+            return Decision(outcome="nothing", why=why, results=results, says=nothing)
         unknown = results.unknown if language != "de" else ()  # German writes every noun with a capital letter
         things = fitting_things(results, question, earlier)
         if len(things) > 1 and not unknown:
             return _which(results, things, language)
         if results.relevance >= self.answer_above and not unknown:
-            return Decision(outcome="answered", results=results, asks_model=True, nothing=nothing)
+            return Decision(outcome="answered", why="sure", results=results, asks_model=True, nothing=nothing)
         if not results.statements or (earlier is None and is_topic(question)):
-            return _question_back(results, language)
-        lead = unsure_text(unknown, language)
-        return Decision(outcome="unsure", results=results, says=lead, asks_model=True, nothing=nothing)
+            return _question_back(results, language, "topic" if is_topic(question) else "between")
+        lead = replies.unsure_text(unknown, language)
+        return Decision(outcome="unsure", why="between", results=results, says=lead, asks_model=True, nothing=nothing)
 
     @property
     def refuse_below(self) -> float:
@@ -211,11 +202,11 @@ class Decider:
 
     def _contact_page(self, results: SearchResults, language: str) -> Decision:
         if not results.statements or results.relevance < self.answer_above:
-            return Decision(outcome="smalltalk", results=NOTHING, says=human_text(self._settings, language))
+            return _smalltalk(replies.human_text(self._settings, language))
         best = results.statements[0]
         holding = tuple(one for one in results.found if one.passage.id == best.passage)
-        says = human_text(self._settings, language, as_said(best.text))
-        return Decision(outcome="smalltalk", results=replace(results, passages=holding), says=says)
+        says = replies.human_text(self._settings, language, as_said(best.text))
+        return _smalltalk(says, replace(results, passages=holding))
 
 
 def earlier_question(past: Sequence[PastMessage]) -> str | None:
@@ -232,7 +223,7 @@ def earlier_question(past: Sequence[PastMessage]) -> str | None:
 def completed(question: str, past: Sequence[PastMessage]) -> tuple[str, Sequence[PastMessage]]:
     """Return a reply to a question back as one question with the question before, and the past before that one."""
     asked_back = len(past) > 1 and past[-2].role == "user" and past[-1].outcome == "unsure" and not past[-1].text
-    if not asked_back or may_stand_alone(question, ENOUGH_TERMS) or heard(question, language_of(question)):
+    if not asked_back or may_stand_alone(question, ENOUGH_TERMS) or replies.heard(question, language_of(question)):
         return question, past
     return f"{past[-2].text} {question}", past[:-2]
 
@@ -244,22 +235,26 @@ def is_topic(question: str) -> bool:
     return len(asked) <= _TOPIC and len(terms) == 1 and not any(map(str.isdigit, question))
 
 
+def _smalltalk(says: str, results: SearchResults = NOTHING) -> Decision:
+    return Decision(outcome="smalltalk", why="smalltalk", results=results, says=says)
+
+
 def _from_faq(curated: CuratedAnswer) -> Decision:
     found = tuple(FoundPassage(passage=one, cosine=curated.nearest.likeness) for one in curated.passages)
     results = replace(NOTHING, passages=found, found=found, relevance=1.0)
-    return Decision(outcome="answered", results=results, says=curated.pair.answer, faq=curated.pair.id)
+    return Decision(outcome="answered", why="faq", results=results, says=curated.pair.answer, faq=curated.pair.id)
 
 
-def _question_back(results: SearchResults, language: str) -> Decision:
+def _question_back(results: SearchResults, language: str, why: Why) -> Decision:
     topics = topics_of(results.passages)
     shown = replace(results, passages=tuple(topics.values()))
-    return Decision(outcome="unsure", results=shown, says=vague_text(list(topics), language))
+    return Decision(outcome="unsure", why=why, results=shown, says=replies.vague_text(list(topics), language))
 
 
 def _which(results: SearchResults, things: Sequence[StoredPassage], language: str) -> Decision:
     cosine = {one.passage.id: one for one in results.found}
     shown = replace(results, passages=tuple(cosine[one.id] for one in things[:MOST]))
-    return Decision(outcome="unsure", results=shown, says=which_text(names_of(things), language), asks_which=True)
+    return Decision(outcome="unsure", why="which", results=shown, says=replies.which_text(names_of(things), language))
 
 
 def topics_of(found: Sequence[FoundPassage]) -> dict[str, FoundPassage]:

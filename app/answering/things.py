@@ -11,7 +11,7 @@ from collections.abc import Sequence, Set
 
 from app.domain.documents import StoredPassage
 from app.knowledge.finder import RankedStatement, SearchResults
-from retrieval.statements.lines import lines_of
+from retrieval.statements.cut import lines_of
 from retrieval.text.codes import codes, terms_of
 from retrieval.text.terms import COMMON
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.options import INTERRUPTED, Common, fail, find_served, open_service, takes
+from app.cli.options import INTERRUPTED, Common, fail, find_served, open_service, progress_line, takes
 
 commands = typer.Typer()
 
@@ -123,12 +123,11 @@ def adapt(
     """Train a LoRA adapter, so that separately encoded passages give nearly the same answers as passages encoded
     together. Resumes.
     """
-    from app.cli.reports import print_training, training_bar
-    from app.training.adapt import adapt as train
+    from app.cli.reports import print_training
+    from app.training import adapt as train
 
     folder = output or common.settings.data_dir / "adapters" / ("answers" if data else "distil")
-    with training_bar() as progress:
-        result = train(common.settings, data or [], folder, steps=steps, minutes=minutes, seed=seed, report=progress)
+    result = train(common.settings, data or [], folder, steps=steps, minutes=minutes, seed=seed, report=progress_line)
     common.show(result, lambda: print_training(result, folder))
 
 
@@ -145,8 +144,7 @@ def train_ranker(
     seed: Annotated[int, typer.Option(help="Random seed of the batches.")] = 0,
 ) -> None:
     """Train the ranker, which scores how well a statement answers a question. Run calibrate-search afterwards."""
-    from app.cli.options import progress_line
-    from app.training.adapt import make_ranker
+    from app.training import make_ranker
 
     folder = output or common.settings.data_dir / "ranker"
     card = make_ranker(

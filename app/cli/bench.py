@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -140,9 +140,6 @@ def whole_desk(
 @takes("data_dir", "model", "as_json")
 def prompt_cache(
     common: Common,
-    schemas: Annotated[
-        Path, typer.Option(help="Folder of the use cases.", show_default="the bundled ones")
-    ] = SHIPPED_DATA / "schemas",
     threads: Threads = None,
     repeats: Annotated[int, typer.Option(help="Runs of every arm.", min=1)] = 5,
     write: Write = None,
@@ -153,7 +150,7 @@ def prompt_cache(
     need("prompt-cache", write)
     result = measure_use_cases(
         settings=common.settings,
-        folder=schemas,
+        folder=SHIPPED_DATA / "schemas",
         threads=thread_counts(threads),
         repeats=repeats,
         report=progress_line,
@@ -236,10 +233,11 @@ def floor(
     write: Write = None,
 ) -> None:
     """Memory bandwidth and matrix products of this machine, and the speed they allow the model."""
-    from evals.speed.floor import markdown, measure_floors
+    from evals.speed.models import markdown, measure_floors
 
     need("floor", write)
-    result = measure_floors(common.settings, thread_counts(threads), whole_numbers(documents, "--documents"))
+    sizes = whole_numbers(documents, "--documents")
+    result = measure_floors(common.settings, thread_counts(threads), sizes, progress_line)
     publish(common, result, "floor", markdown, f"warmdesk bench floor --documents {documents}", write)
 
 
@@ -249,14 +247,13 @@ def index(
     common: Common,
     vectors: Annotated[int, typer.Option(help="Windows of the vector index.", min=1)] = 1_000_000,
     keywords: Annotated[int, typer.Option(help="Windows of the keyword index.", min=1)] = 100_000,
-    searches: Annotated[int, typer.Option(help="Number of searches, one at a time.", min=1)] = 20,
     write: Write = None,
 ) -> None:
     """Memory, files and times of search indexes with made-up passages."""
     from evals.speed.index import markdown, measure_index
 
     need("index", write)
-    result = measure_index(vectors, keywords, searches)
+    result = measure_index(vectors, keywords, searches=20)
     command = f"warmdesk bench index --vectors {vectors} --keywords {keywords}"
     publish(common, result, "index", markdown, command, write)
 
@@ -322,15 +319,11 @@ def gpu(
     common: Common,
     rows: Annotated[str | None, typer.Option(help="Comma-separated; default: all, see docs/gpu.md.")] = None,
     minutes: Annotated[float, typer.Option(help="Maximum minutes for all rows.", min=0.1)] = 10,
-    size: Annotated[
-        Literal["full", "tiny"] | None,
-        typer.Option(help="full, or tiny for a trial run.", show_default="full on a GPU, else tiny"),
-    ] = None,
     write: Write = None,
     plot: Plot = None,
 ) -> None:
     """Measure a GPU: correctness, first token by memory tier, decoding, memory. Baselines are transformers and the
-    GPU's limits. Models have random weights. Default of --device: cuda if there is one.
+    GPU's limits. Models have random weights, and are tiny without a GPU. Default of --device: cuda if there is one.
     """
     from evals.gpu.plan import PLANS
     from evals.gpu.run import drawing_of, markdown, measure_gpu
@@ -341,7 +334,7 @@ def gpu(
     need("gpu", write, plot)
     result = measure_gpu(
         device=device,
-        size=size or ("tiny" if device == "cpu" else "full"),
+        size="tiny" if device == "cpu" else "full",
         models=common.settings.models_folder,
         names=names,
         minutes=minutes,

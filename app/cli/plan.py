@@ -118,12 +118,11 @@ def bytes_of(text: str, flag: str) -> int:
 
 def find_costs(common: Common, model: str, file: Path | None, threads: int) -> "PassCosts":
     """Return the costs of a model shape: from a file, or measured with the bundled model at first use."""
-    from cache.planning.costs import BUNDLED, read_costs, write_costs
+    from cache.planning.costs import BUNDLED, measure_costs, read_costs, write_costs
 
     kept = file or common.settings.data_dir / f"costs-{threads}.json"
     if file is None and not kept.is_file():
         from cache.model.loading import load_model
-        from cache.planning.calibration import measure_costs
 
         progress_line("measuring the costs of forward passes, about a minute")
         language_model = load_model(None, device="cpu", converted=common.settings.models_folder)

@@ -128,7 +128,7 @@ def find_calibration(settings: Settings) -> Calibration | None:
     the rounding of the settings, one without, and `doctor` tells so. Raises DeskError.
     """
     stored = [found for file in (settings.data_dir / FILE, SHIPPED) if (found := read_calibration(file)) is not None]
-    setups = dict.fromkeys(setup_of(settings, with_rounding=it) for it in (True, False))
+    setups = (setup_of(settings, with_rounding=it) for it in (True, False))
     return next((found for setup in setups for found in stored if found.setup == setup), None)
 
 

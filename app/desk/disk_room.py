@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 from app.domain.settings import Settings
-from cache.memory.space import free_space
+from cache.memory.disk import free_space
 
 
 def make_room(settings: Settings) -> None:

@@ -12,7 +12,7 @@ from app.domain.errors import DeskError
 from app.domain.setting_types import ModelServer
 from app.domain.settings import SHIPPED_ADAPTER, Settings
 from app.domain.words import one_line
-from cache.memory.space import free_space as look_at_disk
+from cache.memory.disk import free_space as look_at_disk
 
 if TYPE_CHECKING:
     from app.desk.service import Service

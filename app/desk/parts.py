@@ -51,7 +51,7 @@ from cache.serving.local_engine import start_engine
 from cache.serving.messages import EngineSpec
 from retrieval.ranking.encoder import StatementEncoder
 from retrieval.search.embedding import Embedder, OneQuestionEmbedder, SentenceEmbedder
-from retrieval.search.fast_encoder import Compiled
+from retrieval.search.minilm import Compiled
 from retrieval.search.retriever import CrossEncoderReranker
 
 T = TypeVar("T")

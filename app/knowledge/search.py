@@ -19,7 +19,7 @@ from app.domain.documents import Replaced, StoredPassage, Vectors
 from app.domain.errors import DeskError
 from app.domain.progress import Progress, no_progress
 from app.storage.library import Library
-from cache.memory.space import return_freed_memory
+from cache.memory.disk import return_freed_memory
 from retrieval.documents import Passage
 from retrieval.errors import IndexDamaged, RetrievalError
 from retrieval.search.embedding import Embedder

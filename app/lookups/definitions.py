@@ -198,7 +198,7 @@ _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 NAMED = re.compile(r"\{([\w-]+)\}")
 """A placeholder of a request."""
 _LITERAL_REST = re.compile(r"(?:env:[A-Z_][A-Z0-9_]*|file:/\S+)")
-FORMATS = ("date", "link")
+FORMATS: tuple[str, ...] = ("date", "link")
 
 
 def placeholders(text: str) -> list[tuple[str, str]]:
@@ -230,14 +230,16 @@ def _mistakes(lookup: LookUp, before: Sequence[str], settings: Settings) -> Iter
         if name not in lookup.fields:
             yield ("words", name), f"words of {name}, which is no field"
     shown = {*lookup.fields, *(value.name for value in lookup.values if not value.private)}
+    formats = dict.fromkeys(lookup.fields, FORMATS)
+    formats |= {value.name: ("date",) for value in lookup.values if value.kind == "date"}
     for kind in ("found", "not_found", "failed"):
         allowed = shown if kind == "found" else shown - set(lookup.fields)
         for text in getattr(lookup.answers, kind).values():
             for name, form in placeholders(text):
                 if name not in allowed:
                     yield ("answers", kind), f"unknown placeholder {{{name}}}: known are {', '.join(sorted(allowed))}"
-                elif form and (form not in FORMATS or name not in lookup.fields):
-                    yield ("answers", kind), f"unknown format {{{name}:{form}}}: date or link, of a field"
+                elif form and form not in formats.get(name, ()):
+                    yield ("answers", kind), f"unknown format {{{name}:{form}}}: date, or link of a field"
 
 
 def _value_problem(value: Value) -> str:

@@ -148,7 +148,7 @@ class Dialogue:
 
     def _idle(self, message: str, is_signed_in: bool) -> Step | None:
         wish = self._wish(message)
-        if wish is None:
+        if wish is None or (not wish.is_sure and self._is_answered(message)):
             return None
         lookup, language = wish.lookup, language_of(message)
         offered = (lookup, *wish.or_else)

@@ -179,8 +179,9 @@ class Recogniser:
         if (own := tuple(words(message))) in self._decided:
             decided = self._decided[own]
             return None if decided is None else Wish(decided, is_sure=True, is_certain=True)
-        if len(message.split()) == 1 and any(fits(value, message) for one in self._lookups for value in one.values):
-            return None  # a value without another word
+        is_value = any(fits(value, message) for one in self._lookups for value in one.values)
+        if set(own) <= {"0"} or (len(message.split()) == 1 and is_value):
+            return None  # a value, or a try at one, without another word
         known = self._learned
         named, read = named_in(message, self._lookups)
         vector, of_read = np.asarray(self._embed([message, read]), np.float64)

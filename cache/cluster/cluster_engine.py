@@ -2,7 +2,7 @@
 
 Prompts are arranged here, with the model's tokenizer and without its weights. If a replica is lost, its answer
 continues at another one, after the tokens already delivered. Deletion, pins and contents go to every replica. Out of
-scope: starting replicas (`deployment`), choosing one (`router`).
+scope: starting replicas (`deployment`), choosing one (`replica`).
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple, cast
 from uuid import uuid4
 
@@ -30,12 +31,10 @@ from cache.engine.restarts import RESTARTED
 from cache.errors import CacheError, EngineBusy, EngineFull, EngineStopped
 from cache.memory.disk import TierContents
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
-from cache.memory.store import ModuleCheck, PrefixUse
 from cache.model.loading import first_line
 from cache.prompt.plan import Segment
 from cache.serving import messages
-from cache.serving.exchange import EngineElsewhere, RemoteGeneration, Told
-from cache.serving.interface import CONTENTS_S
+from cache.serving.exchange import DOWN, EngineElsewhere, RemoteGeneration, Told
 from cache.serving.messages import CallName, EngineSpec, decoded, encoded, result_of
 
 MOST_LOSSES = 5  # maximum number of replicas lost with one request
@@ -44,7 +43,6 @@ BEGUN_S, STATE_S = 60.0, 5.0  # seconds that a replica may take to describe itse
 WATCH_S = 2.0
 """Seconds between checks for replicas that are new or reachable again. They need the current pins and deletions."""
 SHARED_TIER = "disk"  # the tier that all engines share
-DOWN = messages.State()
 NO_REPLICA = "no engine of the cluster can be reached"
 log = logging.getLogger(__name__)
 
@@ -52,7 +50,7 @@ log = logging.getLogger(__name__)
 class Replies(NamedTuple):
     """Results from replicas. is_all: every replica that may still run has answered."""
 
-    parts: list[bytes]
+    parts: list[Any]
     is_all: bool
 
 
@@ -117,60 +115,11 @@ class ClusterEngine(EngineElsewhere):
             self._kept, self._kept_number = frozenset(keys), self._kept_number + 1
         self._tell_kept()
 
-    def drop_prefixes(self, tenant: str) -> bool:
-        self.forget_texts()
-        return self._agree("drop_prefixes", tenant)
-
-    def modules(self, tenant: str) -> frozenset[str]:
-        return frozenset().union(*self._call_all("modules", tenant))
-
-    def modules_of_prefixes(self) -> frozenset[str]:
-        return frozenset().union(*self._call_all("modules_of_prefixes"))
-
-    def bring_to_device(self, segment: Segment) -> None:
-        self._call_at_home("bring_to_device", segment)
-
-    def evict(self, key: str) -> bool:
-        return self._agree("evict", key)
-
-    def verify(self, segment: Segment) -> ModuleCheck:
-        return cast("ModuleCheck", self._call_at_home("verify", segment))
-
-    def contents(self, with_modules: bool = True) -> TierContents:
-        return combine_contents(self._call_all("contents", with_modules, timeout_s=CONTENTS_S))
-
-    def prefix_uses(self, limit: int) -> list[PrefixUse]:
-        parts = self._call_all("prefix_uses", limit, timeout_s=CONTENTS_S)
-        return heapq.nlargest(limit, (use for part in parts for use in part), key=lambda use: use.saved)
-
-    def flush(self) -> None:
-        self._call_all("flush")
-
     # --- state -----------------------------------------------------------------------------------------------
 
     @property
-    def is_running(self) -> bool:
-        return self._state().is_running
-
-    @property
     def is_idle(self) -> bool:
-        return not self._open and self._state().is_idle
-
-    @property
-    def num_restarts(self) -> int:
-        return self._state().num_restarts
-
-    @property
-    def num_shortages(self) -> int:
-        return self._state().num_shortages
-
-    @property
-    def seconds_per_token(self) -> float:
-        return self._state().seconds_per_token
-
-    def load(self) -> tuple[int, int]:
-        state = self._state()
-        return state.running, state.waiting
+        return not self._open and super().is_idle
 
     def _state(self) -> messages.State:
         try:
@@ -183,17 +132,25 @@ class ClusterEngine(EngineElsewhere):
 
     # --- calls -----------------------------------------------------------------------------------------------
 
-    def _call_all(self, method: CallName, *given: object, timeout_s: float | None = None) -> list[Any]:
+    def _call(self, name: CallName, *given: object, most_s: float | None = None) -> Any:
+        """Call a method in every replica and combine the results, or at the home of its module."""
+        if name in ("bring_to_device", "verify"):
+            return self._call_at_home(name, cast("Segment", given[0]))
+        said = self._call_all(name, *given, timeout_s=most_s)
+        if name in ("modules", "modules_of_prefixes"):
+            return frozenset().union(*said.parts)
+        if name == "contents":
+            return combine_contents(said.parts)
+        if name == "prefix_uses":
+            return heapq.nlargest(cast("int", given[0]), chain(*said.parts), key=lambda use: use.saved)
+        return said.is_all and all(said.parts)
+
+    def _call_all(self, method: CallName, *given: object, timeout_s: float | None = None) -> Replies:
         try:
             said = self._broadcast("call", method, encoded(given), timeout_s=timeout_s)
         except TimeoutError as error:
             raise CacheError(f"the engines of the cluster were busy for {timeout_s:g} s: try again") from error
-        return [value_of(one, result_of(method)) for one in said.parts]
-
-    def _agree(self, method: CallName, *given: object) -> bool:
-        said = self._broadcast("call", method, encoded(given))
-        answers = [value_of(one, bool) for one in said.parts]
-        return said.is_all and all(answers)
+        return Replies([value_of(one, result_of(method)) for one in said.parts], said.is_all)
 
     def _call_at_home(self, method: CallName, segment: Segment) -> Any:
         routing = routing_of_segments([segment], [self.key(segment)])

@@ -289,7 +289,7 @@ def deploy(spec: EngineSpec, options: ClusterOptions, tell: Callable[[str], None
         health_check_timeout_s=10,
         graceful_shutdown_timeout_s=2,
         request_router_config=RequestRouterConfig(
-            request_router_class="cache.cluster.router.AffinityRouter",
+            request_router_class="cache.cluster.replica.AffinityRouter",
             request_routing_stats_period_s=options.report_s,
         ),
         **size,

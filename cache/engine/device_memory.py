@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from cache.attention.items import Chunk, KVView, ScoredChunk
-from cache.decoding.choosing import choose_tokens
-from cache.decoding.sampling import Sampler, Sampling
+from cache.decoding.sampling import Sampler, Sampling, choose_tokens
 from cache.engine.request import NO_MEMORY, is_shortage
 from cache.engine.scheduler import MOST_ROWS, Sequence
 from cache.errors import CapacityError
@@ -109,9 +108,8 @@ def run_largest_passes(model: Model, arena: Arena, rows: int, answers: int) -> N
     chunks = trial_chunks(model.info, rows)
     wanted = min(rows, answers)
     logits = model.forward(chunks, arena, range(rows - wanted, rows))
-    samplers = [
-        Sampler(Sampling(temperature=1.0, seed=0)) for _ in range(wanted)
-    ]  # needs more than the most likely token
+    # needs more than the most likely token
+    samplers = [Sampler(Sampling(temperature=1.0, seed=0)) for _ in range(wanted)]
     choose_tokens(logits, samplers, [()] * wanted)
     if model.info.places_modules:
         squares = {

@@ -365,9 +365,8 @@ class EngineCore:
         if (tokens := self._decode(packed.chunks, [*outputs])) is not None:
             return PassResult(torch.empty(0), outputs, tokens)
         logits = self.model.forward(packed.chunks, arena, packed.outputs, self._ends_pass, packed.scored)
-        self._timer.launched(
-            0 if waits_for_copies else packed.num_rows
-        )  # a pass that waits says nothing about the cost of rows
+        # a pass that waits says nothing about the cost of rows
+        self._timer.launched(0 if waits_for_copies else packed.num_rows)
         for sequence, rows in scheduled.items():
             sequence.computed += rows
             if sequence in scorings:

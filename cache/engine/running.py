@@ -2,7 +2,7 @@
 
 When it ends, it releases everything it holds: pinned modules, a pinned prefix, its own rows. It also does so when it is
 preempted because another request needs the memory. It resumes later from the computed rows that remain. Out of scope:
-choosing a token (`cache.decoding.choosing`).
+choosing a token (`cache.decoding.sampling`).
 """
 
 import time
@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from cache.attention.items import Chunk, ScoredChunk
-from cache.decoding.choosing import ToHost, choose_tokens, rows_of
-from cache.decoding.sampling import Sampler, TextStream, TokenLogprob, loop_length
+from cache.decoding.sampling import Sampler, TextStream, ToHost, TokenLogprob, choose_tokens, loop_length, rows_of
 from cache.engine.request import (
     AnswerText,
     Completion,

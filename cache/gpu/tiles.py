@@ -7,6 +7,7 @@ those of a row are merged. Tables are made in host memory and copied to the devi
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +28,7 @@ SMALL_BLOCK, LARGE_BLOCK = 16, 64
 ALIGNED = 4  # alignment of tables in numbers: Triton compiles one kernel for aligned addresses and one for others
 
 
-@dataclass(frozen=True, slots=True)
-class Tables:
+class Tables(NamedTuple):
     """Tables of a pass in host memory. block: query rows of a tile, heads counted as rows. num_tiles `[1]`: the first
     ones, which have readers. tiles `[N, 6]`: start of the run, first key of it, keys, first reader, readers, first
     partial result. readers `[R, 3]`: packed row, number of the run's keys it sees, turn (-1: none). offsets: ids that
@@ -52,16 +52,7 @@ class Tables:
 
     @property
     def arrays(self) -> list[Ints]:
-        return [
-            self.num_tiles,
-            self.tiles,
-            self.readers,
-            self.offsets,
-            self.first_partial,
-            self.partials,
-            self.slots,
-            self.positions,
-        ]
+        return [*self[1:]]
 
     def filled_up(self, rows: int, partials: int, turns: int, slot: int) -> "Tables":
         """Return the tables padded to these sizes: tiles without readers, and rows in a slot that see nothing."""
@@ -156,18 +147,8 @@ def partials_of_rows(tiles: Ints, readers: Ints, rows: int) -> tuple[Ints, Ints]
 
 
 def no_tables(block: int) -> Tables:
-    none = np.zeros(0, np.int32)
-    return Tables(
-        block,
-        np.zeros(1, np.int32),
-        none.reshape(0, 6),
-        none.reshape(0, 3),
-        none,
-        np.zeros(1, np.int32),
-        none,
-        none,
-        none,
-    )
+    none, zero = np.zeros(0, np.int32), np.zeros(1, np.int32)
+    return Tables(block, zero, none.reshape(0, 6), none.reshape(0, 3), none, zero, none, none, none)
 
 
 def longer(table: Ints, entries: int, value: int = 0) -> Ints:

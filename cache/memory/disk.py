@@ -6,11 +6,13 @@ leave part of the disk free. A failing disk loses its modules but raises only in
 threads read, write and remove files; only one writes. torch is imported by the first module that is read or written.
 """
 
+import ctypes
 import errno
 import hashlib
 import json
 import logging
 import os
+import shutil
 import threading
 import time
 from collections.abc import Mapping, Set
@@ -20,13 +22,43 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cache.memory.keys import digest, segment_key, token_bytes
-from cache.memory.space import FreeSpace, free_space
 from cache.prompt.plan import Segment
 
 if TYPE_CHECKING:  # commands that only list modules do not wait for torch
     from torch import Tensor
 
     from cache.memory.kv_format import KVStorage
+
+FLOOR_BYTES, FLOOR_SHARE = 512 << 20, 20  # default floor: FLOOR_BYTES, or one in FLOOR_SHARE bytes of a small disk
+
+
+@dataclass(frozen=True, slots=True)
+class FreeSpace:
+    """A disk's free bytes at one moment. floor: free bytes that encoded modules do not use."""
+
+    free: int
+    floor: int
+
+    @property
+    def is_short(self) -> bool:
+        return self.free < self.floor + self.floor // 4
+
+
+def free_space(folder: Path | str, floor: int | None) -> FreeSpace:
+    """Return the free space of the disk with a folder. floor: bytes; None: the default for the disk's size. Raises
+    OSError.
+    """
+    usage = shutil.disk_usage(folder)
+    return FreeSpace(usage.free, min(FLOOR_BYTES, usage.total // FLOOR_SHARE) if floor is None else floor)
+
+
+def return_freed_memory() -> None:
+    """Return freed memory to the system, if the C library can (glibc). Otherwise it would keep half a gigabyte after a
+    model was loaded, and 40 MB for every 64 embedded passages, whose different lengths fragment it.
+    """
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
+
 
 MissReason = Literal[
     "never built", "evicted", "document changed", "model or template changed", "placement", "load failed", "bypassed"

@@ -19,8 +19,7 @@ import fsspec
 
 from cache.errors import CacheError
 from cache.memory import disk
-from cache.memory.disk import DiskEntry, DiskTier, LoadFailed, ModuleHeader, Unreachable
-from cache.memory.space import FreeSpace
+from cache.memory.disk import DiskEntry, DiskTier, FreeSpace, LoadFailed, ModuleHeader, Unreachable
 
 LIST_S = 5.0  # seconds between two listings
 HEADER_BYTES, HEADERS_AT_ONCE = 16 << 10, 256

@@ -101,7 +101,7 @@ class Store:
         self._known_names: OrderedDict[tuple[str, str], ModuleHeader] = OrderedDict()  # the newest header of each
         for header in () if disk is None else disk.headers():
             self._remember_name(header)
-        self._writer = None if disk is None else DiskWriter(disk, kv_storage)
+        self.writer = None if disk is None else DiskWriter(disk, kv_storage)
 
     def key(self, segment: Segment, tenant: str = PUBLIC_TENANT) -> str:
         return segment_key(segment, fingerprint=self.fingerprint, tenant=tenant)
@@ -158,15 +158,15 @@ class Store:
         entry = self._admit(header, extent)
         if self.kv_storage != "model":  # answers do not depend on where a module comes from
             self.arena.write(extent, rounded(self.arena.read(extent), self.kv_storage))
-        if self._writer is not None and not is_stored:
-            self._writer.submit(entry.header, self.arena.read(extent))
+        if self.writer is not None and not is_stored:
+            self.writer.submit(entry.header, self.arena.read(extent))
         return entry
 
     def keys_of(self, tenant: str) -> frozenset[str]:
         headers = [entry.header for entry in self.device.entries.values()]
         headers += [load.header for load in self._loader.running.values()]
         headers += [entry.header for entry in self.host.entries.values()]
-        headers += [] if self._writer is None else [header for header, _ in [*self._writer.pending.values()]]
+        headers += [] if self.writer is None else [header for header, _ in [*self.writer.pending.values()]]
         headers += [] if self.disk is None else self.disk.headers()
         return frozenset(header.key for header in headers if header.tenant == tenant)
 
@@ -194,8 +194,8 @@ class Store:
         return (entry is None or not entry.refs) and self._remove(key)
 
     def _remove(self, key: str) -> bool:
-        if self._writer is not None:
-            self._writer.drop(key)
+        if self.writer is not None:
+            self.writer.drop(key)
         self._loader.drop(key)
         self.host.remove(key)
         self._not_loaded.pop(key, None)
@@ -214,16 +214,12 @@ class Store:
         return self._read(key)
 
     def flush(self) -> None:
-        if self._writer is not None:
-            self._writer.wait()
+        if self.writer is not None:
+            self.writer.wait()
 
     @property
     def is_behind(self) -> bool:
-        return self._writer is not None and self._writer.is_behind
-
-    @property
-    def unwritten(self) -> tuple[int, int]:
-        return (0, 0) if self._writer is None else (self._writer.failures, self._writer.skipped)
+        return self.writer is not None and self.writer.is_behind
 
     def close(self) -> None:
         """Finish writing, end loads and stop the threads. After it returns, nothing writes into the pool."""
@@ -231,8 +227,8 @@ class Store:
         if self._copies is not None:
             self._copies.drop()
         self.host.close()
-        if self._writer is not None:
-            self._writer.close()
+        if self.writer is not None:
+            self.writer.close()
 
     def prefix_uses(self, limit: int) -> list[PrefixUse]:
         """Return the prefixes that saved most. Of nested prefixes, each counts its own tokens."""
@@ -315,9 +311,9 @@ class Store:
 
     def _read(self, key: str) -> Tensor:
         """Return the rows of a module, from the write queue or its file. From any thread. Raises LoadFailed."""
-        if self.disk is None or self._writer is None:
+        if self.disk is None or self.writer is None:
             raise LoadFailed("it is in no tier")
-        job = self._writer.pending.get(key)
+        job = self.writer.pending.get(key)
         return self.disk.read(key) if job is None else job[1]
 
     def _cost(self, victim: Owner) -> float:
@@ -345,7 +341,7 @@ class Store:
         return self._is_being_written(key) or (self.disk is not None and key in self.disk)
 
     def _is_being_written(self, key: str) -> bool:
-        return self._writer is not None and key in self._writer.pending
+        return self.writer is not None and key in self.writer.pending
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -377,8 +373,8 @@ def contents_of(store: Store, *, with_modules: bool) -> TierContents:
         capacity=capacity,
         evictions=evictions,
         space=None if disk is None else disk.space,
-        failed_writes=store.unwritten[0],
-        skipped_writes=store.unwritten[1],
+        failed_writes=0 if store.writer is None else store.writer.failures,
+        skipped_writes=0 if store.writer is None else store.writer.skipped,
     )
 
 

@@ -14,9 +14,17 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from cache.attention.forward_pass import Pass, Rotation, RunningPass, ScoringFinished, attention_function, never
+from cache.attention.forward_pass import (
+    Kernel,
+    Pass,
+    Rotation,
+    RunningPass,
+    ScoringFinished,
+    attention_function,
+    default_kernel,
+    never,
+)
 from cache.attention.items import Chunk, KVView, ScoredChunk
-from cache.attention.kernels import Kernel, default_kernel
 from cache.errors import ModelError
 from cache.gpu.choice import best_kind, capture_for
 from cache.gpu.graphs import BUCKETS, Bucket, Capture, GraphedPasses

@@ -231,9 +231,7 @@ class ModelTokenizer:
         ids: list[int] = list(encoded["input_ids"])
         if self._control_ids.isdisjoint(ids):
             return ids
-        half = (
-            len(text) // 2
-        )  # a vocabulary that has a control token as an ordinary one, too: no piece may be all of it
+        half = len(text) // 2  # a control token is an ordinary one, too: no piece may be all of it
         return self._ordinary(text[:half]) + self._ordinary(text[half:]) if half else []
 
     def _sink_prefix(self) -> tuple[int, ...]:

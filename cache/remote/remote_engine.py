@@ -123,67 +123,6 @@ def shortened(plan: Plan) -> Plan | None:
 
 ELSEWHERE = "the language model is remote"
 NOT_HERE = f"{ELSEWHERE}: its memory is its server's own"
-
-
-class WithoutModules:
-    """The part of `EngineInterface` about modules."""
-
-    num_restarts, num_shortages, module_room, seconds_per_token = 0, 0, 0, 0.0
-
-    def __init__(self, left_over: DiskTier | None) -> None:
-        """left_over: module files of an earlier local engine."""
-        self._left_over = left_over
-
-    def key(self, segment: Segment, tenant: str = PUBLIC_TENANT) -> str:
-        return digest("elsewhere", tenant, segment.name, repr(segment.tokens))
-
-    def encode(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Future[Encoded]:
-        """Return a result without encoded and failed modules."""
-        done: Future[Encoded] = Future()
-        done.set_result(Encoded(0, {}))
-        return done
-
-    def prefetch(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Told:
-        return Told(lambda: None)
-
-    def forget(self, keys: Set[str]) -> int:
-        """Remove module files. Returns the number found. A server's cache expires by itself."""
-        if self._left_over is None:
-            return 0
-        return sum(self._left_over.remove(key) for key in keys if key in self._left_over)
-
-    def keep(self, keys: Set[str]) -> None:
-        pass
-
-    def drop_prefixes(self, tenant: str) -> bool:
-        return True
-
-    def modules(self, tenant: str) -> frozenset[str]:
-        headers = [] if self._left_over is None else self._left_over.headers()
-        return frozenset(header.key for header in headers if header.tenant == tenant)
-
-    def modules_of_prefixes(self) -> frozenset[str]:
-        return frozenset()
-
-    def bring_to_device(self, segment: Segment) -> None:
-        raise CacheError(NOT_HERE)
-
-    def evict(self, key: str) -> bool:
-        return True
-
-    def verify(self, segment: Segment) -> ModuleCheck:
-        raise CacheError(NOT_HERE)
-
-    def contents(self, with_modules: bool = True) -> TierContents:
-        return TierContents()
-
-    def prefix_uses(self, limit: int) -> list[PrefixUse]:
-        return []
-
-    def flush(self) -> None:
-        pass
-
-
 ASSUMED_CONTEXT = 4096  # tokens if the context length is unknown: as small as with any server
 FRESH_S, PATIENCE_S = 2.0, 12.0  # seconds for which a server's facts are valid, and seconds to wait for them
 NO_KV = KVShape(layers=0, kv_heads=0, head_dim=0, dtype=torch.float32)
@@ -191,8 +130,10 @@ BUSY = "the desk is busy: too many questions are waiting, try again soon"
 log = logging.getLogger(__name__)
 
 
-class RemoteEngine(WithoutModules):
+class RemoteEngine:
     """An `EngineInterface` for a model on a server. problem: the last known reason why it is unreachable, or empty."""
+
+    num_restarts, num_shortages, module_room, seconds_per_token = 0, 0, 0, 0.0
 
     def __init__(
         self,
@@ -201,11 +142,10 @@ class RemoteEngine(WithoutModules):
         left_over: DiskTier | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """Check the server once, without requiring it. left_over: see `WithoutModules`. transport: instead of the
-        network.
+        """Check the server once, without requiring it. left_over: module files of an earlier local engine. transport:
+        instead of the network.
         """
-        super().__init__(left_over)
-        self._spec, self._limits, self.tokenizer = spec, limits, TextTokenizer()
+        self._spec, self._limits, self._left_over, self.tokenizer = spec, limits, left_over, TextTokenizer()
         self._server, self._slots = ChatServer(spec, transport), asyncio.Semaphore(limits.running)
         self.has_key, self.problem = spec.key is not None, ""
         self._facts, self._misses_model = ServerFacts(), False
@@ -298,6 +238,57 @@ class RemoteEngine(WithoutModules):
         with self._lock:
             running = sum(answer.begun > 0 for answer in self._open)
             return running, len(self._open) - running
+
+    # --- modules, of which there are none ---------------------------------------------------------------------
+
+    def key(self, segment: Segment, tenant: str = PUBLIC_TENANT) -> str:
+        return digest("elsewhere", tenant, segment.name, repr(segment.tokens))
+
+    def encode(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Future[Encoded]:
+        """Return a result without encoded and failed modules."""
+        done: Future[Encoded] = Future()
+        done.set_result(Encoded(0, {}))
+        return done
+
+    def prefetch(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Told:
+        return Told(lambda: None)
+
+    def forget(self, keys: Set[str]) -> int:
+        """Remove module files. Returns the number found. A server's cache expires by itself."""
+        if self._left_over is None:
+            return 0
+        return sum(self._left_over.remove(key) for key in keys if key in self._left_over)
+
+    def keep(self, keys: Set[str]) -> None:
+        pass
+
+    def drop_prefixes(self, tenant: str) -> bool:
+        return True
+
+    def modules(self, tenant: str) -> frozenset[str]:
+        headers = [] if self._left_over is None else self._left_over.headers()
+        return frozenset(header.key for header in headers if header.tenant == tenant)
+
+    def modules_of_prefixes(self) -> frozenset[str]:
+        return frozenset()
+
+    def bring_to_device(self, segment: Segment) -> None:
+        raise CacheError(NOT_HERE)
+
+    def evict(self, key: str) -> bool:
+        return True
+
+    def verify(self, segment: Segment) -> ModuleCheck:
+        raise CacheError(NOT_HERE)
+
+    def contents(self, with_modules: bool = True) -> TierContents:
+        return TierContents()
+
+    def prefix_uses(self, limit: int) -> list[PrefixUse]:
+        return []
+
+    def flush(self) -> None:
+        pass
 
     # --- in the event loop -----------------------------------------------------------------------------------
 

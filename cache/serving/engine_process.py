@@ -22,14 +22,12 @@ from cache.engine.engine import SHUT_DOWN
 from cache.engine.request import Generation, Request
 from cache.engine.restarts import REFUSED, RESTARTED, RESTING, LostPrompts, Rests
 from cache.errors import CacheError, EngineStopped
-from cache.memory.disk import TierContents
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
-from cache.memory.store import ModuleCheck, PrefixUse
 from cache.prompt.plan import Segment
 from cache.serving import messages
 from cache.serving.child_process import ChildProcess
-from cache.serving.exchange import Connection, EngineElsewhere, Exchange
-from cache.serving.interface import CONTENTS_S, Cancellable
+from cache.serving.exchange import DOWN, Connection, EngineElsewhere, Exchange
+from cache.serving.interface import Cancellable
 from cache.serving.messages import CallName, EngineSpec, decoded, encoded, read_all, result_of
 
 SEND_S = 20  # seconds after which a child that reads nothing hangs
@@ -86,7 +84,6 @@ CLOSE_S = 3.0  # seconds that the child may take to end. Modules that are not on
 ENDED_S = 1.0  # seconds that a child may take to end after its last message
 STATE_S = 5.0  # seconds after which a child that does not report its state counts as not running
 LOOK_S = 5.0  # seconds between checks for a hanging child
-DOWN = messages.State()
 log = logging.getLogger(__name__)
 
 
@@ -165,36 +162,7 @@ class EngineProcess(EngineElsewhere):
         self._kept = frozenset(keys)
         self._call("keep", keys)
 
-    def drop_prefixes(self, tenant: str) -> bool:
-        self.forget_texts()
-        return bool(self._call("drop_prefixes", tenant))
-
-    def modules(self, tenant: str) -> frozenset[str]:
-        return cast("frozenset[str]", self._call("modules", tenant))
-
-    def modules_of_prefixes(self) -> frozenset[str]:
-        return cast("frozenset[str]", self._call("modules_of_prefixes"))
-
-    def bring_to_device(self, segment: Segment) -> None:
-        self._call("bring_to_device", segment)
-
-    def evict(self, key: str) -> bool:
-        return bool(self._call("evict", key))
-
-    def verify(self, segment: Segment) -> ModuleCheck:
-        return cast("ModuleCheck", self._call("verify", segment))
-
-    def contents(self, with_modules: bool = True) -> TierContents:
-        return cast("TierContents", self._call("contents", with_modules, most_s=CONTENTS_S))
-
-    def prefix_uses(self, limit: int) -> list[PrefixUse]:
-        return cast("list[PrefixUse]", self._call("prefix_uses", limit, most_s=CONTENTS_S))
-
-    def flush(self) -> None:
-        self._call("flush")
-
     def _call(self, name: CallName, *given: object, most_s: float | None = None) -> Any:
-        """Call a method of the engine. most_s: maximum wait; None: until the child hangs, which ends child and call."""
         arguments = Raw(encoded(given))
         try:
             reply = self._exchange.ask(lambda number: messages.Call(number, name, arguments)).result(most_s)
@@ -203,14 +171,6 @@ class EngineProcess(EngineElsewhere):
         return decoded(cast("messages.Returned", reply).value, result_of(name))
 
     # --- state -----------------------------------------------------------------------------------------------
-
-    @property
-    def is_running(self) -> bool:
-        return self._state().is_running
-
-    @property
-    def is_idle(self) -> bool:
-        return self._state().is_idle
 
     @property
     def num_restarts(self) -> int:

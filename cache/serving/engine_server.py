@@ -27,7 +27,7 @@ from cache.engine.encoder import MOST_PREFETCHES, Encoded, Prefetch
 from cache.engine.log_lines import write_log
 from cache.engine.request import Completion, Generation
 from cache.errors import CacheError
-from cache.memory.space import return_freed_memory
+from cache.memory.disk import return_freed_memory
 from cache.model.loading import load_model
 from cache.prompt.plan import Segment
 from cache.serving import messages

@@ -11,18 +11,22 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import suppress
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 from cache.engine.request import Generation, Request
 from cache.engine.restarts import Arranger
 from cache.errors import CacheError, EngineStopped
+from cache.memory.disk import TierContents
 from cache.memory.keys import PUBLIC_TENANT, segment_key
+from cache.memory.store import ModuleCheck, PrefixUse
 from cache.model.loading import load_tokenizer
 from cache.prompt.plan import Segment
 from cache.serving import messages
-from cache.serving.messages import EngineSpec, encoded
+from cache.serving.interface import CONTENTS_S
+from cache.serving.messages import CallName, EngineSpec, encoded
 
 _LENGTH_BYTES = 4
+DOWN = messages.State()
 
 
 class Connection:
@@ -241,5 +245,65 @@ class EngineElsewhere(Arranger):
     def _begin(self, request: Request, *, is_idle: bool) -> Generation:
         raise NotImplementedError
 
+    def _call(self, name: CallName, *given: object, most_s: float | None = None) -> Any:
+        """Return the result of an engine's method. most_s: maximum wait; None: until it hangs. Raises CacheError."""
+        raise NotImplementedError
+
+    def _state(self) -> messages.State:
+        """Return the engine's state; `DOWN` if it does not report it."""
+        raise NotImplementedError
+
     def key(self, segment: Segment, tenant: str = PUBLIC_TENANT) -> str:
         return segment_key(segment, fingerprint=self._fingerprint, tenant=tenant)
+
+    def drop_prefixes(self, tenant: str) -> bool:
+        self.forget_texts()
+        return bool(self._call("drop_prefixes", tenant))
+
+    def modules(self, tenant: str) -> frozenset[str]:
+        return cast("frozenset[str]", self._call("modules", tenant))
+
+    def modules_of_prefixes(self) -> frozenset[str]:
+        return cast("frozenset[str]", self._call("modules_of_prefixes"))
+
+    def bring_to_device(self, segment: Segment) -> None:
+        self._call("bring_to_device", segment)
+
+    def evict(self, key: str) -> bool:
+        return bool(self._call("evict", key))
+
+    def verify(self, segment: Segment) -> ModuleCheck:
+        return cast("ModuleCheck", self._call("verify", segment))
+
+    def contents(self, with_modules: bool = True) -> TierContents:
+        return cast("TierContents", self._call("contents", with_modules, most_s=CONTENTS_S))
+
+    def prefix_uses(self, limit: int) -> list[PrefixUse]:
+        return cast("list[PrefixUse]", self._call("prefix_uses", limit, most_s=CONTENTS_S))
+
+    def flush(self) -> None:
+        self._call("flush")
+
+    @property
+    def is_running(self) -> bool:
+        return self._state().is_running
+
+    @property
+    def is_idle(self) -> bool:
+        return self._state().is_idle
+
+    @property
+    def num_restarts(self) -> int:
+        return self._state().num_restarts
+
+    @property
+    def num_shortages(self) -> int:
+        return self._state().num_shortages
+
+    @property
+    def seconds_per_token(self) -> float:
+        return self._state().seconds_per_token
+
+    def load(self) -> tuple[int, int]:
+        state = self._state()
+        return state.running, state.waiting

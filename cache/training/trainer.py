@@ -1,7 +1,7 @@
 """Training of a LoRA adapter with peft: schedule, losses, checkpoints, evaluation, and early stopping.
 
 A checkpoint is one safetensors file, without pickle, replaced as a whole. Logits are `[A, vocabulary]`, the rows that
-predict the answers of an example. Out of scope: contents of examples (`app.training.training_data`), and merging a
+predict the answers of an example. Out of scope: contents of examples (`app.training`), and merging a
 finished adapter (`cache.model.loading`).
 """
 

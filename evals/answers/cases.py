@@ -25,7 +25,7 @@ import numpy as np
 
 from app.domain.errors import DeskError
 from app.knowledge.prompts import PromptBuilder, passage_text, question_text
-from app.training.training_data import read_rows
+from app.training import read_rows
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import ModelTokenizer, run_tokens
 from retrieval.documents import split

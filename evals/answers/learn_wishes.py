@@ -2,8 +2,9 @@
 
     python -m evals.answers.learn_wishes [data/lookups/training]
 
-Each folder is an author, with BUSINESS.toml (look-ups) and BUSINESS.jsonl ({message, lookup, kind, language}). Every
-author is left out once: the weights of signs and the thresholds are learned from scores of authors who were left out,
+Each folder is an author, with BUSINESS.toml (look-ups) and BUSINESS.jsonl ({message, lookup, kind, language}), or with
+questions to documents of other organisations (.jsonl alone, {question, language}), which wish nothing. Every author is
+left out once: the weights of signs and the thresholds are learned from scores of authors who were left out,
 so none is learned from a message that its own scores had seen. Prints what the thresholds then do, by author left out.
 """
 
@@ -12,6 +13,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +30,17 @@ TRAINING = Path("data/lookups/training")
 QUESTIONS = (Path("data/questions.jsonl"), Path("data/chinese-shop-questions.jsonl"))
 LEAST = 3  # messages that have a run of words
 STRENGTH = 10.0  # of the weights of runs: the inverse of their penalty
-FALSE_CERTAIN, FALSE_STARTS, FALSE_OFFERS = 0.002, 0.01, 0.13  # shares of near misses and small talk
+FALSE_CERTAIN, FALSE_STARTS, FALSE_OFFERS = 0.002, 0.01, 0.16  # shares of near misses and small talk
+DESKS = 3  # that each of these questions is asked at
 ELSEWHERE_STARTS = 0.25  # share of the cases that no look-up knows
 Rows = list["Message"]
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """lookup: the wished one. kind: "wish", "elsewhere" (of a case that no look-up knows), or none."""
+    """lookup: the wished one. kind: "wish", "elsewhere" (of a case that no look-up knows), "documents" (a question to
+    documents of another organisation), or none.
+    """
 
     author: str
     business: str
@@ -56,13 +61,18 @@ def read(folder: Path) -> tuple[Rows, dict[str, list[LookUp]]]:
         lookups[business] = [LookUp.model_validate(one) for one in tomllib.loads(file.read_text("utf-8"))["lookup"]]
         for row in read_json_lines(file.with_suffix(".jsonl"), dict, "message", "bad-messages").values():
             rows.append(Message(author, business, row["message"], row["lookup"], row["kind"], row["language"]))
+    desks = cycle(sorted(lookups))
+    for file in (file for file in sorted(folder.glob("*/*.jsonl")) if not file.with_suffix(".toml").exists()):
+        for row in read_json_lines(file, dict, "question", "bad-questions").values():
+            at = (file.parent.name, row["question"], row["language"])
+            rows += [Message(at[0], next(desks), at[1], None, "documents", at[2]) for _ in range(DESKS)]
     return rows, lookups
 
 
 def own_cases(rows: Rows, lookups: dict[str, list[LookUp]]) -> dict[str, tuple[str, bool]]:
     """Return texts with their author and whether they are about the customer's own case."""
     texts = {row.text: (row.author, row.is_own_case) for row in rows}
-    authors = {row.business: row.author for row in rows}
+    authors = {row.business: row.author for row in rows if row.kind != "documents"}
     for business, some in lookups.items():
         for one in some:
             texts |= dict.fromkeys(one.examples, (authors[business], True))
@@ -151,7 +161,8 @@ def learn(folder: Path, embed: Embed) -> dict[str, Any]:
         no_wish = some & ~is_wish & ~is_elsewhere
         certain, sure = (np.quantile(starts[no_wish], 1 - share) for share in (FALSE_CERTAIN, FALSE_STARTS))
         sure = max(sure, np.quantile(starts[some & is_elsewhere], 1 - ELSEWHERE_STARTS))
-        thresholds[way] = max(certain, sure), sure, np.quantile(offers[no_wish], 1 - FALSE_OFFERS)
+        near = no_wish & (kinds != "documents")
+        thresholds[way] = max(certain, sure), sure, np.quantile(offers[near], 1 - FALSE_OFFERS)
         heard = [likely(one, is_sure=bool(score >= sure)) for one, score in zip(shares, starts, strict=True)]
         begun = (starts >= sure) & np.array([len(one) == 1 for one in heard])
         shown = (starts >= sure) | (offers >= thresholds[way, 2])

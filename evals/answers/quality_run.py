@@ -174,16 +174,16 @@ def markdown(result: dict[str, Any], command: str) -> str:
         f"`{command}`: {result['model']}{adapter}, {result['dtype']}; {questions} questions of {result['file']}, "
         f"{result['passages']} passages; {describe_machine()}.\n"
     )
-    return f"{head}\n{table(rows, COLUMNS)}\n"
+    return f"{head}\n{table(rows, COLUMNS, **FORMS)}\n"
 
 
 def cells(row: dict[str, Any]) -> dict[str, Any]:
     return {
+        **row,
         "arm": f"`{row['policy']}`",
         "kl": with_interval(row["kl"], row["kl_interval"], ".3f"),
         "gold": with_interval(row["gold_logp_delta"], row["gold_logp_delta_interval"], "+.2f"),
         "recomputed": f"{row['recomputed_tokens']:,.0f} ({row['recomputed_share']:.0%})",
-        **{name: "" if row[name] is None else format(row[name], form) for name, form in FORMS.items()},
     }
 
 

@@ -200,7 +200,7 @@ def _checked(row: dict[str, Any]) -> dict[str, Any]:
 
 
 IN_USE = ("fused", "reranked")  # rankers that the product uses; the others are baselines
-SHARES = frozenset(("hit1", "hit3", "hit5", "mrr", "refusal_precision", "refusal_recall"))
+FORMS = dict.fromkeys(("hit1", "hit3", "hit5", "mrr", "refusal_precision", "refusal_recall"), ".3f")
 RANKED = 20  # number of passages ranked for a question
 RRF = 60
 """Constant of reciprocal rank fusion (Cormack et al. 2009)."""
@@ -397,10 +397,10 @@ def markdown(result: dict[str, Any], command: str) -> str:
     """Write a table: every ranker over all questions, and for each source only the product's."""
     sources = {row["source"] for row in result["rows"]}
     shown = [
-        {key: f"{row[key]:.3f}" if key in SHARES and row[key] is not None else row[key] for key in COLUMNS}
+        row
         for row in sorted(result["rows"], key=lambda row: row["source"] != "all")
         if row["source"] == "all" or (row["retriever"] in IN_USE and len(sources) > 2)
         if row["answerable"]
     ]
     about = f"{result['documents']:,} documents, {result['passages']:,} passages, {result['vectors']:,} vectors"
-    return f"`{command}`: {about}; {result['embedder']}; {result['machine']}.\n\n{table(shown, COLUMNS)}"
+    return f"`{command}`: {about}; {result['embedder']}; {result['machine']}.\n\n{table(shown, COLUMNS, **FORMS)}"

@@ -225,7 +225,7 @@ class _Models:
 
     def judged(self, case: JudgedCase) -> tuple[float, bool]:
         order, features = _ranked(self.statement, case)
-        return self.answered.probability(asdict(features)), any(case.right[n] for n in order[:SHOWN])
+        return self.answered.probability(features), any(case.right[n] for n in order[:SHOWN])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cache.attention.forward_pass import Pass, Rotation, RunningPass
+from cache.attention.forward_pass import Pass, Rotation, RunningPass, default_kernel, matmul
 from cache.attention.items import Chunk, KVView
-from cache.attention.kernels import default_kernel, matmul
 from cache.engine.request import Request
 from cache.gpu.choice import kinds_to_compare
 from cache.memory.arena import Arena, Extent, KVShape

@@ -3,24 +3,38 @@
 Rows run in a child process, the most important first. Each has a share of the time. If a row takes twice its share, its
 process is ended and the next row gets a new process, as after an error that leaves the device unusable. The values that
 the row had measured so far stay.
+
+The child is `python -m evals.gpu.run OPTIONS`. OPTIONS is one JSON object: device, size, folder, models. Both
+directions use JSON lines. It reads {"row": name, "seconds": share}. It writes {"card": ...} or {"unusable": why} once,
+then {"line": row} for each value, and {"done": why it failed, or ""} after each row. It ends when its input ends, and
+after a row that left the device unusable, because such errors persist in a process.
 """
 
 import json
+import logging
 import os
 import queue
 import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
+from transformers.utils import logging as transformers_logging
+
 from app.domain.errors import DeskError
-from evals.gpu.plan import MINUTES, NO_TIME, PLANS, RowPlan
-from evals.gpu.session import Size
+from cache.errors import ModelError
+from cache.model.loading import find_device
+from evals.gpu.plan import MINUTES, NO_TIME, PLANS, Measure, RowPlan, reason_of
+from evals.gpu.session import Session, Share, Size, describe_card, synchronize
 from evals.report import table
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,7 +107,7 @@ def measure_gpu(
     """
     with TemporaryDirectory(prefix="warmdesk-gpu-") as folder:
         options = json.dumps({"device": device, "size": size, "folder": folder, "models": str(models)})
-        run = Run(command or (sys.executable, "-P", "-m", "evals.gpu.child", options), minutes, report)
+        run = Run(command or (sys.executable, "-P", "-m", "evals.gpu.run", options), minutes, report)
         try:
             rows = [row for plan in PLANS if plan.name in names for row in run.measure(plan)]
         finally:
@@ -185,6 +199,83 @@ def describe(row: dict[str, Any]) -> str:
     return f"{row['row']:14s} {row['what']}: {', '.join(numbers) or row['note']}"
 
 
+class LastError(logging.Handler):
+    """Remembers the error of an engine thread, because callers of the engine get a shorter message."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.error: BaseException | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[1]:
+            self.error = record.exc_info[1]
+
+
+def main() -> None:
+    tell = own_output()
+    options = json.loads(sys.argv[1])
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    logging.basicConfig(level=logging.WARNING)
+    logging.getLogger().addHandler(seen := LastError())
+    try:
+        device = find_device(options["device"])
+    except ModelError as error:
+        tell({"unusable": str(error)})
+        return
+    if device.type == "cuda":
+        device = torch.device("cuda", device.index or 0)
+        torch.cuda.set_device(device)
+    session = Session(device, options["size"], Path(options["folder"]), Path(options["models"]))
+    tell({"card": describe_card(device)})
+    for line in sys.stdin:
+        asked = json.loads(line)
+        seen.error = None
+        session.share = Share(asked["seconds"])
+        tell({"done": measure(session, asked["row"], tell, seen)})
+        if not works(device):
+            sys.exit(f"after the row {asked['row']} the device cannot be used any more")
+
+
+def own_output() -> Callable[[dict[str, Any]], None]:
+    """Return a function that writes a line to the parent. Output of libraries goes to stderr from now on."""
+    stream = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def tell(message: dict[str, Any]) -> None:
+        stream.write(json.dumps(message) + "\n")
+        stream.flush()
+
+    return tell
+
+
+def measure(session: Session, name: str, tell: Callable[[dict[str, Any]], None], seen: LastError) -> str:
+    """Measure a row. Returns the reason for a failure in one line, or ""."""
+    plan = next(plan for plan in PLANS if plan.name == name)
+    file, function = plan.where.split(".")
+    run: Measure = getattr(import_module(f"evals.gpu.{file}"), function)
+    try:
+        for row in run(session, plan):
+            tell({"line": (row if session.is_gpu else replace(row, met=None)).as_json()})
+    except Exception as error:
+        traceback.print_exc()
+        why = reason_of(error)
+        cause = "" if seen.error is None else f" ({reason_of(seen.error)})"
+    else:
+        return ""
+    session.close()  # after the except clause, which holds the objects of the failed row
+    return why + cause
+
+
+def works(device: torch.device) -> bool:
+    try:
+        synchronize(device)
+        torch.ones(1, device=device).item()
+    except Exception:
+        return False
+    return True
+
+
 COLUMNS = {
     "row": "row",
     "what": "what",
@@ -245,3 +336,7 @@ def drawing_of(plot: Path, page: Path | None) -> str:
     if page is None or page.absolute().parent != plot.absolute().parent:
         return ""
     return f"\n\n![Distance of the rows from the lower bound of the GPU]({plot.name})"
+
+
+if __name__ == "__main__":
+    main()

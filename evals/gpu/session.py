@@ -38,8 +38,7 @@ from cache.prompt.tokenizer import ModelTokenizer
 from evals.peers.random_prompts import SYSTEM_TOKENS, RandomDocuments, no_stop_tokens, token_ids, tokens
 from evals.peers.transformers_peer import TransformersPeer
 from evals.report import processor
-from evals.speed.floor import Floor, ModelCost, shortest, wall_seconds
-from evals.speed.models import first_token
+from evals.speed.models import Floor, ModelCost, first_token, shortest, wall_seconds
 
 Size = Literal["full", "tiny"]
 

@@ -15,9 +15,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from app.domain.errors import DeskError
 from cache.model.loading import bundled_gguf
@@ -48,8 +50,7 @@ class LlamaServer(AbstractContextManager["LlamaServer"]):
 
     def __init__(self, program: Sequence[str], file: Path, *, threads: int, slots: int, context: int) -> None:
         self._port = free_port()
-        self._opened = ExitStack()
-        self._log = self._opened.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 closed by the stack
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 closed by `close`
         options = {
             "--model": file,
             "--port": self._port,
@@ -74,7 +75,7 @@ class LlamaServer(AbstractContextManager["LlamaServer"]):
         self._process.wait()
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._opened.close()
+        self._log.close()
 
     def answer(self, prompt: Sequence[int], new_tokens: int, slot: int = -1, *, is_cached: bool = True) -> ServedAnswer:
         """Ask for `new_tokens` tokens. slot: -1: any. is_cached: what can be reused is reused. Raises DeskError."""
@@ -157,10 +158,6 @@ def free_port() -> int:
         return port
 
 
-def resident_bytes(process: int | str = "self") -> int:
-    """Return the memory of a process on Linux, with the pages of mapped files that it has read; 0 elsewhere."""
-    try:
-        lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("VmRSS:")), 0)
+def resident_bytes(process: int | None = None) -> int:
+    """Return the memory of a process, or of this one, with the pages of mapped files that it has read."""
+    return int(psutil.Process(process).memory_info().rss)

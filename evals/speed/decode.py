@@ -21,8 +21,7 @@ from evals.peers.llama_cpp import SAME_FILE, LlamaCpp, LlamaServer
 from evals.peers.random_prompts import SYSTEM_TOKENS, RandomDocuments, answer_of, token_ids, tokens
 from evals.peers.transformers_peer import TransformersPeer
 from evals.report import table
-from evals.speed.floor import describe_floor, limits_in_words
-from evals.speed.models import Deadline, Measured, decode_rate, warm_engine
+from evals.speed.models import Deadline, Measured, decode_rate, describe_floor, limits_in_words, warm_engine
 
 QUESTION_TOKENS, ANSWER_TOKENS = 24, 64
 ARMS = ("warmdesk", SAME_FILE, "transformers")
@@ -134,20 +133,15 @@ def markdown(result: dict[str, Any], command: str) -> str:
         "ratio": "warmdesk / arm",
         "of_floor": "of the floor",
     }
-    ours = {row["conversations"]: row["tokens_per_s"] for row in result["rows"] if row["arm"] == "warmdesk"}
+    rates = {(row["arm"], row["conversations"]): row["tokens_per_s"] for row in result["rows"]}
+    ours = [rates.get(("warmdesk", row["conversations"])) for row in result["rows"]]
     rows = [
-        {
-            **row,
-            "ratio": f"{ours[row['conversations']] / row['tokens_per_s']:.2f}"
-            if row["conversations"] in ours
-            else None,
-            "of_floor": f"{row['of_floor']:.0%}",
-        }
-        for row in result["rows"]
+        {**row, "ratio": None if rate is None else rate / row["tokens_per_s"]}
+        for rate, row in zip(ours, result["rows"], strict=True)
     ]
     return (
         f"`{command}` on {result['machine']}; {result['model']}, {result['dtype']}; after "
         f"{result['rows'][0]['context_tokens']:,} tokens, {result['answer_tokens']} new ones, "
         f"best of {result['repeats']}. llama.cpp: {result['llama_cpp']}. The floor of the machine: "
-        f"{limits_in_words(floor)}.\n\n" + table(rows, columns)
+        f"{limits_in_words(floor)}.\n\n" + table(rows, columns, ratio=".2f", of_floor=".0%")
     )

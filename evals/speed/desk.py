@@ -25,7 +25,7 @@ import psutil
 
 from app.domain.errors import DeskError
 from evals.report import describe_machine, percentile, table
-from evals.speed.floor import wall_seconds
+from evals.speed.models import wall_seconds
 
 WARMDESK: Final = str(Path(sys.executable).with_name("warmdesk"))
 KILLED_AFTER_S: Final = (15, 30)

@@ -192,19 +192,10 @@ def markdown(result: dict[str, Any], command: str) -> str:
         "spread": "least, most",
         "evictions": "evictions",
     }
-    rows = [
-        {
-            **row,
-            "hit_rate": f"{row['hit_rate']:.1%}",
-            "of_optimum": f"{row['of_optimum']:.1%}",
-            "spread": f"{row['of_optimum_least']:.1%}, {row['of_optimum_most']:.1%}",
-            "evictions": None if row["evictions"] is None else round(row["evictions"]),
-        }
-        for row in result["rows"]
-    ]
+    rows = [{**row, "spread": f"{row['of_optimum_least']:.1%}, {row['of_optimum_most']:.1%}"} for row in result["rows"]]
     traces = "a trace" if result["traces"] == 1 else f"{result['traces']} traces"
     return (
         f"`{command}`: {traces} of {result['requests']:,} requests for {result['modules']} modules, {result['trace']}; "
         "the accounting was checked after every request. It counts and does not depend on the machine.\n\n"
-        + table(rows, columns)
+        + table(rows, columns, hit_rate=".1%", of_optimum=".1%", evictions=",.0f")
     )

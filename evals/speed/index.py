@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cache.memory.space import return_freed_memory
+from cache.memory.disk import return_freed_memory
 from evals.peers.llama_cpp import resident_bytes
 from evals.report import describe_machine, table
 from retrieval.search.embedding import Vectors
@@ -83,15 +83,8 @@ def _row(what: str, windows: int, memory: int, file: int, seconds: tuple[float, 
 
 
 def markdown(result: dict[str, Any], command: str) -> str:
-    rows = [
-        {
-            **row,
-            **{name: f"{row[name]:.1f}" for name in ("search", "change", "save", "load")},
-            "windows": f"{row['windows']:,}",
-        }
-        for row in result["rows"]
-    ]
-    return f"`{command}`: median of {result['searches']} searches; {result['machine']}.\n\n{table(rows, COLUMNS)}\n"
+    head = f"`{command}`: median of {result['searches']} searches; {result['machine']}."
+    return f"{head}\n\n{table(result['rows'], COLUMNS)}\n"
 
 
 def _directions(random: np.random.Generator, number: int) -> Vectors:

@@ -27,8 +27,16 @@ from evals.peers.llama_cpp import NO_CACHE, SAME_FILE, LlamaCpp
 from evals.peers.random_prompts import MODULE_TOKENS, SYSTEM_TOKENS, RandomDocuments, token_ids, tokens
 from evals.peers.transformers_peer import TransformersPeer
 from evals.report import table
-from evals.speed.floor import Floor, describe_floor, using_threads
-from evals.speed.models import Deadline, Measured, decode_rate, first_token, warm_engine
+from evals.speed.models import (
+    Deadline,
+    Floor,
+    Measured,
+    decode_rate,
+    describe_floor,
+    first_token,
+    using_threads,
+    warm_engine,
+)
 
 QUESTION_TOKENS = 24
 DECODE_AT = 2048  # document tokens
@@ -211,23 +219,17 @@ def markdown(result: dict[str, Any], command: str) -> str:
         "threads": "threads",
         "arm": "arm",
         "microseconds": "microseconds for each document token",
-        "share": "of full prefill's",
+        "of_full_prefill": "of full prefill's",
     }
-    slope_rows = [
-        {
-            **row,
-            "microseconds": 1e3 * row["ms_per_token"],
-            "share": None if row["of_full_prefill"] is None else f"{row['of_full_prefill']:.2%}",
-        }
-        for row in result["slopes"]
-    ]
+    slope_rows = [{**row, "microseconds": 1e3 * row["ms_per_token"]} for row in result["slopes"]]
     peer = f" llama.cpp: {result['llama_cpp']}." if result["llama_cpp"] else ""
     return (
         f"`{command}` on {result['machine']}; {result['dtype']}, the documents in a new order in every request, a "
         f"question of {result['rows'][0]['question_tokens']} tokens.{peer}\n\n"
         + table(result["rows"], columns | rate)
         + (
-            "\n\nThe time to the first token grows by, least squares:\n\n" + table(slope_rows, cost)
+            "\n\nThe time to the first token grows by, least squares:\n\n"
+            + table(slope_rows, cost, of_full_prefill=".2%")
             if slope_rows
             else ""
         )

@@ -70,9 +70,10 @@ def markdown(result: dict[str, Any], command: str) -> str:
         "separate_tokens": "with a copy for each, tokens",
         "used_mib": "used, MiB",
     }
-    rows = [{**row, "ratio": f"{row['ratio']:.2f}"} for row in result["rows"]]
     resident = ", ".join(f"{name} {one:,} MiB" for name, one in result["resident_mib"].items())
     return (
         f"`{command}`: {result['model']}, {result['dtype']}, modules of {MODULE_TOKENS} tokens. It counts slots and "
-        "does not depend on the machine.\n\n" + table(rows, columns) + f"\n\nResident memory: {resident}."
+        "does not depend on the machine.\n\n"
+        + table(result["rows"], columns, ratio=".2f")
+        + f"\n\nResident memory: {resident}."
     )

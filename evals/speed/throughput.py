@@ -28,8 +28,7 @@ from evals.peers.llama_cpp import SAME_FILE, LlamaCpp
 from evals.peers.random_prompts import RandomDocuments, Zipf, answer_of, token_ids, tokens
 from evals.peers.transformers_peer import ContinuousBatching, TransformersPeer
 from evals.report import percentile, table
-from evals.speed.floor import Floor, ModelCost, describe_floor, limits_in_words
-from evals.speed.models import Deadline, Measured, warm_engine
+from evals.speed.models import Deadline, Floor, Measured, ModelCost, describe_floor, limits_in_words, warm_engine
 
 MODULE_TOKENS, QUESTION_TOKENS = 200, 24
 ARMS = ("warmdesk", SAME_FILE, "transformers")
@@ -205,14 +204,11 @@ def markdown(result: dict[str, Any], command: str) -> str:
         "refused": "refused",
     }
     fewest = {row["arm"]: row["tokens_per_s"] for row in reversed(result["rows"])}
-    rows = [
-        {**row, "ratio": row["tokens_per_s"] / fewest[row["arm"]], "of_floor": f"{row['of_floor']:.0%}"}
-        for row in result["rows"]
-    ]
+    rows = [{**row, "ratio": row["tokens_per_s"] / fewest[row["arm"]]} for row in result["rows"]]
     return (
         f"`{command}` on {result['machine']}; {result['model']}, {result['dtype']}; {load['passages']} of "
         f"{load['documents']} warm passages of {load['module_tokens']} tokens, Zipf {load['zipf']}, questions of "
         f"{load['question_tokens']} tokens, answers of {load['answer_tokens']} on average. "
         f"llama.cpp: {result['llama_cpp']}. "
-        f"The floor of the machine: {limits_in_words(floor)}.\n\n" + table(rows, columns)
+        f"The floor of the machine: {limits_in_words(floor)}.\n\n" + table(rows, columns, of_floor=".0%")
     )

@@ -22,8 +22,7 @@ from cache.model.language_model import Model
 from cache.model.loading import load_model
 from cache.pml.binding import Registry
 from evals.report import describe_machine, table
-from evals.speed.floor import using_threads
-from evals.speed.models import first_token, warm_engine
+from evals.speed.models import first_token, using_threads, warm_engine
 
 Row = dict[str, Any]
 USE_CASES = {"code generation": "code", "personalisation": "persona", "parameters": "trip"}

@@ -54,9 +54,8 @@ from retrieval.loaders.decoding import check_container, decode, parsing
 from retrieval.loaders.html_blocks import HEADINGS, blocks_of, table_grid
 from retrieval.loaders.markdown import load_markdown, web_address
 from retrieval.loaders.opendocument import load_open_document_text
-from retrieval.loaders.pdf import load_pdf
+from retrieval.loaders.pdf import load_pdf, load_picture
 from retrieval.loaders.records import load_delimited, load_json, load_json_lines
-from retrieval.loaders.scans import load_picture
 from retrieval.loaders.spreadsheets import load_spreadsheet
 from retrieval.loaders.tables import header_rows, one_line, table_blocks
 from retrieval.text.terms import readable

@@ -157,7 +157,7 @@ def load_markdown(data: bytes, path: Path) -> Contents:
 
 
 def _blocks(text: str) -> tuple[Block, ...]:
-    text = common_markdown(text)
+    text = "\n".join(_common_markdown(text.split("\n")))
     html = _renderer(text).render(text)
     return blocks_of(BeautifulSoup(html, "lxml")) if html.strip() else ()
 
@@ -204,12 +204,8 @@ _SHORTCODE = re.compile(r"\{\{[<%].{0,400}?[%>]\}\}")
 _INDENT = 4  # of the body of a box of MkDocs
 
 
-def common_markdown(text: str) -> str:
-    """Return the text with these extensions as paragraphs. Programs in fences stay as they are."""
-    return "\n".join(_lines(text.split("\n")))
-
-
-def _lines(lines: list[str]) -> Iterator[str]:
+def _common_markdown(lines: list[str]) -> Iterator[str]:
+    """Return the lines with these extensions as paragraphs. Programs in fences stay as they are."""
     fence = ""
     boxes: list[int] = []  # indents of open boxes of MkDocs
     prose: list[str] = []  # lines outside of programs

@@ -137,7 +137,8 @@ def load_open_document_text(data: bytes, path: Path) -> Contents:
     with parsing(path):
         content = _content(data)
         body = content.find(f"{_tag('office:body')}/{_tag('office:text')}")
-        return Contents(blocks=list(_Text(content).blocks(body)) if body is not None else [])
+        blocks = [] if body is None else _Text(content).blocks(body)
+        return Contents(blocks=[block for block in blocks if block.text])
 
 
 class _Text:
@@ -154,25 +155,19 @@ class _Text:
         for element in parent:
             if element.tag == _HEADING:
                 level = _number(element, "text:outline-level")
-                yield from self._block(Block(kind="heading", text=one_line(_text(element)), level=min(level, 6)))
+                yield Block(kind="heading", text=one_line(_text(element)), level=min(level, 6))
             elif element.tag == _PARAGRAPH:
                 style = element.get(_tag("text:style-name"))
-                is_title = "Title" in (style, self._parents.get(style))
-                yield from self._block(
-                    Block(kind="heading", text=one_line(_text(element)), level=1)
-                    if is_title
-                    else Block(kind="text", text=_text(element))
-                )
+                if "Title" in (style, self._parents.get(style)):
+                    yield Block(kind="heading", text=one_line(_text(element)), level=1)
+                else:
+                    yield Block(kind="text", text=_text(element))
             elif element.tag == _LIST and element.find(f".//{_HEADING}") is None:
-                yield from self._block(Block(kind="list", text="\n".join(self._lines(element))))
+                yield Block(kind="list", text="\n".join(self._lines(element)))
             elif element.tag == _TABLE:
                 yield from table_blocks(_sheet(element).rows())
             elif element.tag not in _NOT_CONTENT:
                 yield from self.blocks(element)
-
-    def _block(self, block: Block) -> Iterator[Block]:
-        if block.text:
-            yield block
 
     def _lines(self, parent: etree._Element, level: int = 1, outer: str = "") -> Iterator[str]:
         """Yield the lines of a list. level: from 1. outer: name of the style of the list around it."""

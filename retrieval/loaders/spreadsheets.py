@@ -164,14 +164,9 @@ def _plain(value: object) -> str:
 
 
 def _iso(value: object) -> str:
-    match value:
-        case datetime.datetime() if value.time() == datetime.time():
-            return value.date().isoformat()
-        case datetime.datetime():
-            return value.isoformat(sep=" ", timespec="seconds" if value.second else "minutes")
-        case datetime.time():
-            return value.isoformat(timespec="seconds" if value.second else "minutes")
-        case datetime.date():
-            return value.isoformat()
-        case _:
-            return str(value)
+    """Return a day and a time of day without needless zeros, and a length of time as it is."""
+    text = str(value)
+    if isinstance(value, datetime.timedelta):
+        return text
+    text = text.partition(".")[0].removesuffix(" 00:00:00")
+    return text.removesuffix(":00") if text.count(":") > 1 else text

@@ -29,9 +29,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from retrieval.errors import RetrievalError, first_line
+from retrieval.search import minilm
 from retrieval.search.embedding import Vectors, is_question, of_length_one, short_batches
-from retrieval.search.fast_encoder import Compiled, FastEncoder, fast_encoder_of
-from retrieval.search.minilm import BundledTokenizer, MiniLM, bundled_folder, bundled_network, padded
 
 _HEADER = struct.Struct("<4I")
 _SCALE = 127.0
@@ -98,12 +97,10 @@ class Mixture:
     cosine: float
     matches: float
 
-    def logits(self, question: QuestionVectors, passages: Sequence[StatementVectors]) -> Vectors:
-        """Return a logit for each statement of all passages, `[statements]`. A likely answer has a logit above 0."""
-        return self.scores(question, passages)[0]
-
     def scores(self, question: QuestionVectors, passages: Sequence[StatementVectors]) -> tuple[Vectors, Vectors]:
-        """Return the logits, and the weighted match of each token of the question, `[statements, question tokens]`."""
+        """Return a logit for each statement of all passages, above 0 for a likely answer, and the weighted match of
+        each token of the question, `[statements, question tokens]`.
+        """
         found = [passage for passage in passages if len(passage)]
         if not found:
             return np.zeros(0, np.float32), np.zeros((0, len(question.weights)), np.float32)
@@ -139,7 +136,6 @@ SHORT = 128  # length of a token's vector
 LONGEST_PASSAGE, LONGEST_QUESTION = 512, 48
 """Maximum number of tokens. Truncated statements of a passage have no vectors."""
 _GROUPS = 4  # of texts of similar length
-_MULTIPLE = 8  # torch caches kernels for every length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,11 +150,11 @@ class PassageToRead:
 class RankerModel(nn.Module):
     """The network, for training and for use. fast: its layers in compiled code, for use."""
 
-    fast: FastEncoder | None = None
+    fast: minilm.FastEncoder | None = None
 
     def __init__(self) -> None:
         super().__init__()
-        self.encoder = MiniLM(bundled_folder())
+        self.encoder = minilm.MiniLM()
         hidden = self.encoder.hidden
         self.shorten = nn.Linear(hidden, SHORT, bias=False)
         self.weigh = nn.Linear(hidden, 1)
@@ -183,7 +179,7 @@ class RankerModel(nn.Module):
         order = lengths.argsort()
         parts: list[Tensor] = []
         for rows in order.chunk(_GROUPS):
-            width = min(-(-int(lengths[rows].max()) // _MULTIPLE) * _MULTIPLE, ids.shape[1])
+            width = min(-(-int(lengths[rows].max()) // minilm.MULTIPLE) * minilm.MULTIPLE, ids.shape[1])
             states = self.encoder(ids[rows, :width], mask[rows, :width])
             parts.append(functional.pad(states, (0, 0, 0, ids.shape[1] - width)))
         return torch.cat(parts)[order.argsort()]
@@ -225,7 +221,7 @@ class StatementEncoder:
     names cannot be compared. Safe to use from any thread. Raises RetrievalError if the folder has no usable ranker.
     """
 
-    def __init__(self, folder: Path, compiled: Compiled | None = None) -> None:
+    def __init__(self, folder: Path, compiled: minilm.Compiled | None = None) -> None:
         try:
             self.name: str = json.loads((folder / CARD).read_text(encoding="utf-8"))["name"]
             weights = load_file(folder / WEIGHTS)
@@ -237,10 +233,10 @@ class StatementEncoder:
         if wrong:
             raise RetrievalError(f"ranker {folder}: made for another model ({wrong[0]})")
         # What is not trained is the embedder's, once in memory.
-        untrained = {f"encoder.{name}": weight for name, weight in bundled_network().state_dict().items()}
+        untrained = {f"encoder.{name}": weight for name, weight in minilm.bundled_network().state_dict().items()}
         trained = {name: weight.float() for name, weight in weights.items()}
         self._model.load_state_dict(untrained | trained, strict=False, assign=True)
-        self._model.fast = fast_encoder_of(self._model.encoder, compiled)
+        self._model.fast = minilm.fast_encoder_of(self._model.encoder, compiled)
         heads = (self._model.shorten, self._model.weigh, self._model.bar)
         self._heads = [(head.weight.detach().numpy(), 0.0 if head.bias is None else head.bias.item()) for head in heads]
         self.tokens = RankerTokens()
@@ -263,7 +259,7 @@ class StatementEncoder:
             whole=wholes[0].numpy(), tokens=tokens[0].numpy(), weights=weights[0].numpy(), bar=float(bars[0])
         )
 
-    def _packed_question(self, fast: FastEncoder, text: str) -> QuestionVectors:
+    def _packed_question(self, fast: minilm.FastEncoder, text: str) -> QuestionVectors:
         """Return what `RankerModel.questions` does. PyTorch would share such small products among threads, whose start
         takes longer than the question.
         """
@@ -308,7 +304,7 @@ class RankerTokens:
     """Tokenizes texts for the network."""
 
     def __init__(self) -> None:
-        self._tokenizer = BundledTokenizer()
+        self._tokenizer = minilm.BundledTokenizer()
         self.special: tuple[int, int] = (self._tokenizer.cls_token_id, self._tokenizer.sep_token_id)
 
     def rows(self, texts: Sequence[str]) -> list[list[int]]:
@@ -319,7 +315,7 @@ class RankerTokens:
 
     def questions(self, texts: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
         """Return ids, mask and which tokens are special, each `[texts, tokens]`, of `rows`."""
-        ids, mask = padded(self.rows(texts))
+        ids, mask = minilm.padded(self.rows(texts))
         opening, closing = self.special
         return ids, mask, (mask == 0) | (ids == opening) | (ids == closing)
 
@@ -340,4 +336,4 @@ class RankerTokens:
             for first, end in passage.spans:
                 inside = real[bisect_left(starts, first) : bisect_left(starts, end)]
                 spans.append((row, inside[0], inside[-1] + 1) if inside else (row, 0, 0))
-        return *padded(found["input_ids"]), spans
+        return *minilm.padded(found["input_ids"]), spans

@@ -222,11 +222,10 @@ class RankerCard:
     data: tuple[str, ...]
     left_out: tuple[str, ...]
     questions: int
-    steps: int
-    minutes: float
+    steps: int = 0
+    minutes: float = 0.0
     seed: int
-    loss: float
-    machine: str = ""
+    loss: float = 0.0
 
 
 def train_ranker(
@@ -272,8 +271,8 @@ def train_ranker(
 
 def _card(card: RankerCard, losses: Sequence[float], began: float) -> RankerCard:
     last = losses[-50:]
-    known = {"steps": len(losses), "minutes": round((time.monotonic() - began) / 60, 1)}
-    return RankerCard(**{**asdict(card), **known, "loss": round(sum(last) / max(1, len(last)), 3)})
+    minutes, loss = round((time.monotonic() - began) / 60, 1), round(sum(last) / max(1, len(last)), 3)
+    return replace(card, steps=len(losses), minutes=minutes, loss=loss)
 
 
 def _groups(model: RankerModel) -> list[dict[str, object]]:

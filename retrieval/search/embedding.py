@@ -23,8 +23,7 @@ import torch
 import yaml
 
 from retrieval.errors import RetrievalError, first_line
-from retrieval.search.fast_encoder import Compiled, FastEncoder
-from retrieval.search.minilm import TextModel, bundled_folder
+from retrieval.search.minilm import Compiled, FastEncoder, TextModel, bundled_folder
 from retrieval.text.terms import language_of
 
 Vectors: TypeAlias = npt.NDArray[np.float32]

@@ -202,10 +202,6 @@ class KeywordIndex:
     def passage_ids(self) -> frozenset[int]:
         return frozenset(passage_ids(self.window_ids).tolist())
 
-    @property
-    def words(self) -> frozenset[str]:
-        return frozenset().union(*(segment.words for segment in self.segments))
-
     def updated(self, removed: Collection[int], added: Mapping[int, Sequence[str]]) -> "KeywordIndex":
         """Return a new index without the passages `removed`, and with new windows for the passages `added`. Only
         segments that lose a passage or are merged are copied.

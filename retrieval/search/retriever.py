@@ -84,9 +84,6 @@ class Retriever:
         self._selection = None if within is None else index.selection(within)
         self._is_inside = None if within is None else keywords.are_of(within)
 
-    def query(self, text: str) -> Query:
-        return self.queries([text])[0]
-
     def queries(self, texts: Sequence[str]) -> list[Query]:
         corrected = [_WORD.sub(lambda found: self._corrected(found[0]), text) for text in texts]
         spellings = list(dict.fromkeys([*corrected, *texts]))

@@ -42,10 +42,6 @@ LARGEST = 20_000  # maximum number of windows of a merged segment, so that no ch
 S = TypeVar("S", bound=Sized)
 
 
-def parted(number: int) -> list[slice]:
-    return [slice(first, first + LARGEST) for first in range(0, number, LARGEST)]
-
-
 def merged(segments: Sequence[S], join: Callable[[Sequence[S]], S]) -> list[S]:
     """Merge neighbours until each is twice as large as the next, so there are few and merges are rare. Empty segments
     are dropped. join: makes one segment of several.
@@ -238,7 +234,8 @@ class VectorIndex:
         gone = np.array([*removed_ids, *added_ids], np.int64)
         segments = [segment.without(gone) for segment in self.segments]
         ids = window_ids(added_ids)
-        segments += [VectorSegment.of(ids[part], vectors[part]) for part in parted(len(ids))]
+        parts = (slice(first, first + LARGEST) for first in range(0, len(ids), LARGEST))
+        segments += [VectorSegment.of(ids[part], vectors[part]) for part in parts]
         return VectorIndex(self.embedder, self.dimension, merged(segments, VectorSegment.merged))
 
     def selection(self, passages: Collection[int]) -> Selection:

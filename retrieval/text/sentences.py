@@ -5,7 +5,6 @@ Out of scope: sentences that need the sentence before (`retrieval.statements`).
 """
 
 import re
-from collections.abc import Iterator
 
 from sentencex import segment
 
@@ -34,20 +33,12 @@ def sentences(text: str, language: str | None = None) -> list[str]:
     """Return the sentences in order, without list markers. Spaces are single and line breaks in a sentence become
     spaces. language: for its abbreviations; detected if not given.
     """
-    return [sentence for _, sentence in parted(text, language)]
-
-
-def parted(text: str, language: str | None = None) -> Iterator[tuple[str, str]]:
-    """Yield each sentence with the separator before it: a space, or line breaks and a list marker."""
     language = language or language_of(text)
-    gap = ""
-    for number, line in enumerate(joined_lines(text)):
+    found: list[str] = []
+    for line in joined_lines(text):
         marker = MARKER.match(line)
-        start = marker.end() if marker else 0
-        gap += "\n" * (number > 0) + line[:start]
-        for sentence in filter(None, map(str.strip, _split(line[start:], language))):
-            yield gap or " ", sentence
-            gap = ""
+        found += filter(None, map(str.strip, _split(line[marker.end() if marker else 0 :], language)))
+    return found
 
 
 def as_said(statement: str) -> str:
@@ -58,13 +49,14 @@ def as_said(statement: str) -> str:
     return open_end + ("。" if UNSPACED.search(open_end[-1:]) else ".")
 
 
-def complete(text: str, language: str | None = None) -> tuple[list[tuple[str, str]], str]:
+def complete(text: str, language: str | None = None) -> tuple[list[str], str]:
+    """Return the sentences of a growing text that have ended, and the rest."""
     language = language or language_of(text)
     line = text.rfind("\n") + 1
     marker = MARKER.match(text, line)
     *before, growing = _split(text[marker.end() if marker else line :], language) or [""]
     ended = text[: len(text) - len(growing) if before else line].rstrip()
-    return list(parted(ended, language)), text[len(ended) :]
+    return sentences(ended, language), text[len(ended) :]
 
 
 def _split(line: str, language: str) -> list[str]:

@@ -1,1 +1,0 @@
-"""Training data from the documents, and the training of adapters and rankers."""
