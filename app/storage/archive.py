@@ -176,8 +176,10 @@ def _unpack(archive: tarfile.TarFile, member: tarfile.TarInfo, into: Path | None
         archive.extract(member, into, filter="data")
     content = archive.extractfile(member) if into is None else (into / member.name).open("rb")
     assert content is not None  # a plain file
-    with content:
-        return ArchivedFile(member.name, member.size, hashlib.file_digest(content, "sha256").hexdigest())
+    with content, _Hashed(content) as hashed:
+        while hashed.read(_PIECE):
+            pass
+        return ArchivedFile(member.name, member.size, hashed.sha256)
 
 
 def _parse(manifest: bytes, file: Path) -> Manifest:
