@@ -219,13 +219,13 @@ def test_while_the_server_is_away_everybody_gets_one_line_and_the_log_two_on_pos
     desk, admin, customer = site.service, site.admin(), site.client()
     conversation = asked(site, customer, "How long do returns take?")
     tried: Counter[str] = Counter()
-    note_failure = Database._note_failure
+    notes = Database._notes
 
-    def counted(database: Database, problem: Any) -> None:
-        tried[threading.current_thread().name] += 1
-        note_failure(database, problem)
+    def counted(database: Database, *, is_there: bool) -> bool:
+        tried[threading.current_thread().name] += not is_there
+        return notes(database, is_there=is_there)
 
-    monkeypatch.setattr(Database, "_note_failure", counted)
+    monkeypatch.setattr(Database, "_notes", counted)
     assert desk.following is not None
     with ExitStack() as threads:
         threads.enter_context(every_minute(desk.housekeeping))
