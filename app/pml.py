@@ -27,7 +27,7 @@ from app.domain.callers import PML_TENANT
 from app.domain.errors import DeskError
 from app.domain.json_lines import read_json_lines
 from app.domain.settings import Settings
-from app.knowledge.prompts import PassageText, passage_text
+from app.knowledge.prompts import passage_text
 from app.storage.library import Library
 from cache.analysis.advice import advise_prompt, advise_prompts, advise_schema, advise_text
 from cache.decoding.sampling import Sampling
@@ -191,7 +191,9 @@ def export_schema(library: Library, system_text: str, slots: int) -> tuple[str, 
     passages = 0
     for document in library.documents():
         members = tuple(
-            Module(name=f"p{number}", children=(literal(passage_text(PassageText.of(passage))),))
+            Module(
+                name=f"p{number}", children=(literal(passage_text(passage.title, passage.heading_path, passage.text)),)
+            )
             for number, passage in enumerate(library.passages_of(document.path), start=1)
         )
         passages += len(members)

@@ -25,7 +25,7 @@ from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.json_lines import read_json_lines
 from app.domain.settings import Settings
-from app.knowledge.prompts import PassageText, PromptBuilder, passage_text, question_text
+from app.knowledge.prompts import PromptBuilder, passage_text, question_text
 from app.storage.library import Library
 from cache.memory.keys import digest
 from cache.model.loading import find_device, keep_base, load_stock, merge_adapter
@@ -91,7 +91,7 @@ class TrainingTokenizer:
         """Return a row's document with its questions; None if it is too long or has no question to train on."""
         title, context, source = str(row["title"]), str(row["context"]).strip(), str(row.get("src", ""))
         path = tuple(str(heading) for heading in row.get("heading_path", ()))
-        tokens = self._tokens(passage_text(PassageText(name="", title=title, heading_path=path, text=context)))
+        tokens = self._tokens(passage_text(title, path, context))
         questions = tuple(found for qa in row["qas"] if (found := self._labelled_question(context, qa)) is not None)
         if len(tokens) > LONGEST_PASSAGE or not questions:
             return None
@@ -102,11 +102,10 @@ class TrainingTokenizer:
         These are not labels, only texts for comparing full and modular attention.
         """
         for document in library.documents():
-            for stored in library.passages_of(document.path):
-                passage = PassageText.of(stored)
+            for passage in library.passages_of(document.path):
                 answers = [s for s in sentences(passage.text) if len(WORD.findall(s)) >= 4][:MAX_SENTENCES]
                 questions = tuple((self._question(key_words(s)), self._tokens(s)[:LONGEST_BEGINNING]) for s in answers)
-                tokens = self._tokens(passage_text(passage))
+                tokens = self._tokens(passage_text(passage.title, passage.heading_path, passage.text))
                 if questions and len(tokens) <= 2 * LONGEST_PASSAGE:
                     yield TrainingPassage(source="", topic=document.path, tokens=tokens, questions=questions)
 

@@ -7,10 +7,9 @@ Words that matter: "gone" is a folder that is not there, "busy" is refused becau
 from dataclasses import replace
 from datetime import timedelta
 
-from app.domain.documents import SyncedFolder, SyncResult, UnreadFile
+from app.domain.documents import WHOLE_SITE, ReasonCount, SyncedFolder, SyncResult, UnreadFile
 from app.domain.errors import DeskError
 from app.domain.progress import no_progress
-from app.domain.websites import WHOLE_SITE, ReasonCount
 
 UNREAD = (
     UnreadFile(path="/srv/mixed/scan.pdf", reason="no text in it: it may be a scan; make a text layer with OCR"),

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from fake_server import FakeServer, stream, whole
+from stored_answers import a_passage
 
-from app.knowledge.prompts import PassageText, PromptBuilder, PromptTurn
+from app.knowledge.prompts import PromptBuilder, PromptTurn
 from cache.decoding.sampling import Sampling
 from cache.engine.request import Limits, Request
 from cache.remote.remote_engine import RemoteEngine
@@ -15,7 +17,7 @@ from cache.remote.reply import ServerSpec
 SPEC = ServerSpec(url="http://model.test/v1", name="m", key="sk-secret", session_headers=("x-session-id",))
 OK = stream(whole("Thirty days.", prompt_tokens=50, completion_tokens=3))
 PAGES = [
-    PassageText(name=f"page{number}.md#0", title=f"Page {number}", heading_path=(), text=f"Text of page {number}.")
+    replace(a_passage(number, f"Text of page {number}.", f"page{number}.md"), title=f"Page {number}")
     for number in range(6)
 ]
 

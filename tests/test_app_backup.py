@@ -30,12 +30,11 @@ from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.storage import archive as archiving
 from app.storage import migrate, tables
-from app.storage.archive import MANIFEST, ArchivedFile, Manifest, back_up_folder, read_archive
+from app.storage.archive import MANIFEST, Access, ArchivedFile, Manifest, back_up_folder, read_archive, restore_folder
 from app.storage.data_folder import SWAP_FILE, lock_data_folder, undo_swap
 from app.storage.database import open_database
 from app.storage.files import old_copies
 from app.storage.people import Accounts, Sessions
-from app.storage.restoring import Access, restore_folder
 
 
 @pytest.fixture
@@ -140,15 +139,12 @@ def test_what_killed_processes_left_is_removed(tmp_path):
         for name in (
             ".restore-half/warmdesk.sqlite3",
             ".upload-half/database",
-            "models/converting-half/model",
-            "models/sha256-1/model",
         ):
             (folder / name).parent.mkdir(parents=True)
             (folder / name).write_text("what customers wrote")
     with lock_data_folder(settings.data_dir, "test"):
         pass
     assert [path.name for path in settings.data_dir.glob(".*")] == []
-    assert [path.name for path in (settings.data_dir / "models").iterdir()] == ["big.gguf"]
     back_up_folder(settings, tmp_path / "one.tar.gz")
     assert (tmp_path / ".upload-half").exists(), "somebody may be writing it"
     os.utime(tmp_path / ".upload-half/database", (0, 0))

@@ -97,7 +97,7 @@ def test_a_database_that_fails_is_no_bad_document(tmp_path, pages, monkeypatch):
 def test_a_desk_with_undefined_numbers_among_its_vectors_opens_and_says_so(tmp_path, pages, caplog):
     with small_desk(tmp_path / "desk", pages=pages) as desk:
         [bad] = desk.library.passages_of(str(pages / "cursed.md"))
-        ids, vectors = desk.library.vectors(desk.search.embedder.dimension)
+        ids, vectors = desk.library.vectors(desk.search.embedder.dimension, desk.library.all_ids())
         desk.library.set_embeddings({bad.id: np.full_like(vectors[ids == bad.id], np.nan)})
         desk.settings.index_path.unlink()
     with small_desk(tmp_path / "desk") as desk:

@@ -16,8 +16,7 @@ from desks import finish, small_desk, write_pages
 from fake_desk import fake_document
 from fastapi.testclient import TestClient
 
-from app.domain.documents import PassageState, SyncedFolder
-from app.domain.websites import SiteOptions
+from app.domain.documents import PassageState, SiteOptions, SyncedFolder
 from app.domain.words import interval, until
 from app.storage.people import Audit
 from app.web.document_routes import PASSAGES_SHOWN as PASSAGES_SHOWN

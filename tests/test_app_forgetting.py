@@ -23,7 +23,7 @@ from app.domain.errors import DeskError
 from app.domain.progress import no_progress
 from app.knowledge import ingest
 from app.knowledge.forget import Footprint
-from app.knowledge.prompts import PassageText, PromptTurn
+from app.knowledge.prompts import PromptTurn
 from app.storage import tables
 from app.storage.history import PastMessage
 
@@ -73,7 +73,7 @@ def test_a_long_document_is_counted_whole(tmp_path):
     parts = [f"## Part {i}\n\n{' '.join([f'Sentence {i} about parcels.'] * 7)}" for i in range(5)]
     (tmp_path / "long.md").write_text("# Long\n\n" + "\n\n".join(parts))
     with small_desk(tmp_path / "desk", pages=tmp_path / "long.md") as desk:
-        ids, _ = desk.library.vectors(desk.search.embedder.dimension)
+        ids, _ = desk.library.vectors(desk.search.embedder.dimension, desk.library.all_ids())
         forgotten = desk.forget("long.md")
         assert len(desk.search.snapshot.index) == 0
         assert len(desk.search.snapshot.keywords.window_ids) == 0
@@ -469,7 +469,7 @@ def test_what_was_computed_with_it_goes_although_its_module_is_gone(tmp_path, pa
         desk.ingest([pages], warm=reuse == "on")
         finish(desk, "What is the word of the day?", reuse=reuse)
         finish(desk, "Can gift cards be returned?", reuse=reuse)
-        key = desk.engine.store.key(desk.engine.segment(desk.prompts.module(PassageText.of(stored(desk)["secret"]))))
+        key = desk.engine.store.key(desk.engine.segment(desk.prompts.module(stored(desk)["secret"])))
         assert key in computed_with(desk)
         desk.engine.call(lambda store: store.remove(key))
         assert desk.forget("secret.md").left == NOTHING

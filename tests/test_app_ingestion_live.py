@@ -182,7 +182,7 @@ def vectors_of(desk: Service) -> dict[tuple[str, int], list[list[float]]]:
     """The vectors in the database, by document and ordinal."""
     passages = {passage.id: passage for passage in desk.library.passages(desk.library.all_ids())}
     found: dict[tuple[str, int], list[list[float]]] = {}
-    for id_, vector in zip(*desk.library.vectors(desk.search.embedder.dimension), strict=True):
+    for id_, vector in zip(*desk.library.vectors(desk.search.embedder.dimension, desk.library.all_ids()), strict=True):
         passage = passages[int(id_)]
         found.setdefault((passage.document, passage.ordinal), []).append(np.round(vector, 5).tolist())
     return found
@@ -392,7 +392,7 @@ def test_embedding_again_for_another_embedder_goes_on_where_it_was_killed(tmp_pa
 def test_an_embedder_that_is_given_up_while_its_vectors_are_stored_leaves_none(tmp_path, monkeypatch):
     with counting_desk(tmp_path / "desk", CountingEmbedder(128)) as desk:
         desk.ingest([many(tmp_path / "pages", 5)], warm=False)
-        vectors = desk.library.vectors(128)[1]
+        vectors = desk.library.vectors(128, desk.library.all_ids())[1]
     real, stop = Library.set_embeddings, interrupt_at(3)
     with monkeypatch.context() as killed, counting_desk(tmp_path / "desk", CountingEmbedder(256)) as desk:
         killed.setattr(Library, "set_embeddings", lambda *given: (stop(), real(*given))[1])
@@ -400,7 +400,7 @@ def test_an_embedder_that_is_given_up_while_its_vectors_are_stored_leaves_none(t
             len(desk.search.snapshot.index)
     with counting_desk(tmp_path / "desk", CountingEmbedder(128)) as desk:
         assert len(desk.search.snapshot.index) == len(vectors)
-        assert (desk.library.vectors(128)[1] == vectors).all()
+        assert (desk.library.vectors(128, desk.library.all_ids())[1] == vectors).all()
 
 
 def ingest_until_kept(folder: Path, pages: Path) -> None:

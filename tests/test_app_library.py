@@ -89,7 +89,7 @@ def test_unchanged_passages_keep_number_embedding_and_module(library):
     assert replaced.removed_module_keys == ("key-b",)
     stored = library.passages_of("/kb/returns.md")
     assert [(one.id, one.ordinal, one.module_key) for one in stored] == [(3, 0, "key-c"), (4, 1, None), (1, 2, "key-a")]
-    ids, vectors = library.vectors(3)
+    ids, vectors = library.vectors(3, library.all_ids())
     assert ids.tolist() == [1, 3, 4]
     assert np.array_equal(vectors, np.stack([vector("a"), vector("c"), vector("new")]))
 
@@ -125,7 +125,7 @@ def test_removed_text_is_gone_from_the_disk(library, tmp_path):
 
 
 def test_what_is_gone_is_ignored_and_embeddings_of_two_models_are_an_error(library):
-    ids, vectors = library.vectors(3)
+    ids, vectors = library.vectors(3, library.all_ids())
     assert library.remove(["/none"]) == []
     assert (str(ids.dtype), ids.shape) == ("int64", (0,))
     assert (str(vectors.dtype), vectors.shape) == ("float32", (0, 3))
@@ -134,10 +134,10 @@ def test_what_is_gone_is_ignored_and_embeddings_of_two_models_are_an_error(libra
     library.set_module_keys({1: None, 2: "key-b"})
     assert [one.module_key for one in library.passages([1, 2])] == [None, "key-b"]
     library.set_embeddings({2: np.array([7, 8, 9], np.float32), 77: np.zeros(3, np.float32)})
-    assert library.vectors(3)[1][1].tolist() == [7, 8, 9]
+    assert library.vectors(3, library.all_ids())[1][1].tolist() == [7, 8, 9]
     library.set_embeddings({1: np.zeros(5, np.float32)})
     with pytest.raises(DeskError, match="ingest everything again"):
-        library.vectors(3)
+        library.vectors(3, library.all_ids())
 
 
 def test_more_passages_than_one_query_may_name(library, monkeypatch):
@@ -176,6 +176,6 @@ def test_any_history_of_replacements(steps):
             stored = library.passages_of(path)
             assert [one.content_hash for one in stored] == [f"b2:{content}" for content in contents]
             assert [one.ordinal for one in stored] == list(range(len(contents)))
-        ids, vectors = library.vectors(3)
+        ids, vectors = library.vectors(3, library.all_ids())
         texts = {one.id: one.heading_path[1].lower() for one in library.passages(ids.tolist())}
         assert all(np.array_equal(row, vector(texts[id_])) for id_, row in zip(ids.tolist(), vectors, strict=True))

@@ -19,11 +19,10 @@ from sqlalchemy.engine import URL
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.storage import migrate, tables
-from app.storage.archive import back_up_folder
+from app.storage.archive import back_up_folder, restore_folder
 from app.storage.conversation_care import ConversationCare
 from app.storage.database import Database, open_database
 from app.storage.history import History
-from app.storage.restoring import restore_folder
 
 HERE = Path(__file__).parent
 

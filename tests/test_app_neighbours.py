@@ -13,7 +13,7 @@ from test_app_library import document, passage, store
 from app.desk.doctor import encoded_passages as modules
 from app.desk.service import Service
 from app.domain.documents import StoredPassage, Vectors
-from app.knowledge.prompts import PassageText, passage_text
+from app.knowledge.prompts import passage_text
 from cache.memory.keys import PUBLIC_TENANT
 from cache.prompt.plan import Segment
 
@@ -53,13 +53,13 @@ def dependants(desk: Service, name: str) -> set[str]:
 
 
 def segments(desk: Service) -> dict[str, Segment]:
-    return {name: desk.engine.segment(desk.prompts.module(PassageText.of(p))) for name, p in stored(desk).items()}
+    return {name: desk.engine.segment(desk.prompts.module(p)) for name, p in stored(desk).items()}
 
 
 def naive_left_context(desk: Service, name: str) -> bytes:
     """What stands between system text and passage: the neighbours' texts, the closest last."""
     near = stored(desk)[name].neighbours
-    return "".join(passage_text(PassageText.of(n)) for n in near[::-1]).encode()
+    return "".join(passage_text(n.title, n.heading_path, n.text) for n in near[::-1]).encode()
 
 
 def keys(desk: Service) -> dict[str, str]:
@@ -368,7 +368,7 @@ def test_the_whole_passage_asks_and_the_best_stretch_answers(tmp_path):
     with small_desk(
         tmp_path / "desk", pages=tmp_path / "pages", passage_tokens=4000, neighbours=2, device_memory=64 << 20
     ) as desk:
-        ids, _ = desk.library.vectors(256)
+        ids, _ = desk.library.vectors(256, desk.library.all_ids())
         assert len(ids) > len(set(ids.tolist())) == 3
         assert neighbours(desk) == {
             "long": ["parcels", "cards"],

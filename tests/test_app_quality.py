@@ -119,13 +119,13 @@ def test_transcripts_are_of_every_customer(desk):
     assert transcripts.owner_of(listed.id) == "v-cleo"
     assert transcripts.turns(listed.id) == desk.turns(listed.id, "v-cleo")
     assert transcripts.conversations(owner="v-nobody") == []
-    draft = transcripts.answered(said.message_id)
+    draft = transcripts.drafted(said.message_id, "")
     assert draft is not None
     assert draft.question == "Do stores have a bench?"
     desk.delete_conversation(listed.id, "v-cleo")
     assert transcripts.owner_of(listed.id) is None
     assert transcripts.turns(listed.id) == []
-    assert transcripts.answered(said.message_id) is None
+    assert transcripts.drafted(said.message_id, "") is None
 
 
 def test_a_test_of_search_says_why_and_stores_nothing(desk):

@@ -14,7 +14,6 @@ from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.progress import DocumentsRead, PassagesRead, no_progress
 from app.domain.settings import Settings
-from app.knowledge.prompts import PassageText
 from cache.errors import CacheError
 
 LONG_S = 60.0
@@ -29,9 +28,7 @@ def read_ahead(service: Service) -> threading.Event:
 
 def stored(service: Service) -> list[bool]:
     passages = service.library.passages(service.library.all_ids())
-    keys = [
-        service.engine.store.key(service.engine.segment(service.prompts.module(PassageText.of(p)))) for p in passages
-    ]
+    keys = [service.engine.store.key(service.engine.segment(service.prompts.module(p))) for p in passages]
     return service.engine.call(lambda store: [store.tier(key) is not None for key in keys])
 
 

@@ -9,9 +9,9 @@ from local_site import LocalSite
 from reading_here import ReaderHere
 from refusals import one_line
 
+from app.domain.documents import READ, SiteOptions
 from app.domain.errors import DeskError
 from app.domain.progress import no_progress
-from app.domain.websites import READ, SiteOptions
 from app.knowledge.uploads import SyncStopped
 from app.storage.people import Audit
 

@@ -13,9 +13,9 @@ from help_site import article, help_site, page
 from local_site import LocalSite
 from reading_here import ReaderHere
 
+from app.domain.documents import SiteOptions
 from app.domain.errors import DeskError
 from app.domain.progress import no_progress
-from app.domain.websites import SiteOptions
 from app.websites.crawl import Crawl
 from app.websites.fetching import Fetcher, Guard
 from app.websites.mirror import Mirror

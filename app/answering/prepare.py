@@ -33,7 +33,7 @@ from app.knowledge.finder import (
     SearchResults,
     may_stand_alone,
 )
-from app.knowledge.prompts import PassageText, PromptBuilder, PromptTurn
+from app.knowledge.prompts import PromptBuilder, PromptTurn
 from app.knowledge.warm import InFlight
 from app.privacy import redact
 from app.replies import replies
@@ -386,7 +386,7 @@ class QuestionPreparer:
         stored = {one.id: one for one in self._library.passages(sorted(ids - self._in_flight.unread))}
         turns = [
             PromptTurn(
-                passages=tuple(PassageText.of(stored[id_]) for id_ in said.passage_ids if id_ in stored),
+                passages=tuple(stored[id_] for id_ in said.passage_ids if id_ in stored),
                 question=asked.text,
                 answer=said.text,
                 answer_tokens=said.tokens if said.model == self._engine.info.fingerprint else None,
@@ -395,8 +395,8 @@ class QuestionPreparer:
         ]
         new = found[::-1]  # the most relevant passage is last, next to the question
         told = tuple(one.text for one in sources)
-        turns.append(PromptTurn(passages=tuple(map(PassageText.of, new)), question=question, statements=told))
-        return turns, {PassageText.of(p).name: p for p in (*stored.values(), *new)}
+        turns.append(PromptTurn(passages=tuple(new), question=question, statements=told))
+        return turns, {p.name: p for p in (*stored.values(), *new)}
 
     def _fit(self, turns: list[PromptTurn]) -> tuple[Plan, int]:
         positions = self._engine.info.max_positions

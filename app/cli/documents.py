@@ -13,8 +13,8 @@ import typer
 
 from app.cli.options import Common, find_served, open_reader, open_service, open_stored, recorded, takes
 from app.domain.callers import COMMAND_LINE
+from app.domain.documents import READ, WHOLE_SITE, SiteOptions, is_website
 from app.domain.errors import DeskError
-from app.domain.websites import READ, WHOLE_SITE, SiteOptions, is_website
 
 commands = typer.Typer()
 

@@ -76,7 +76,7 @@ def restore(
     """Check a backup and restore it into the data folder. Stop a server of that folder first."""
     from app.cli.reports import print_restored, progress_bar
     from app.desk.output import restored_json
-    from app.storage.restoring import restore_folder
+    from app.storage.archive import restore_folder
 
     with progress_bar() as progress:
         restored = restored_json(restore_folder(common.settings, file, progress, force=force))

@@ -126,7 +126,7 @@ def takes(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 @contextmanager
 def open_service(settings: Settings, purpose: str) -> Iterator[Any]:
     """Open a service that may write, with the data folder locked. A server's is opened in `app.cli.served`."""
-    from app.domain.threads import in_own_thread
+    from app.domain.progress import in_own_thread
 
     in_own_thread(load_languages)
     gc.disable()  # imports make objects that stay

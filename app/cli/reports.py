@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app.domain.answers import Answer, Overview
-from app.domain.documents import StoredDocument, SyncedFolder
+from app.domain.documents import PAGE_REASONS, READ, ReasonCount, StoredDocument, SyncedFolder
 from app.domain.progress import STAGES
 from app.domain.progress import Progress as Report
 from app.domain.reuse_words import reuse_line
 from app.domain.setting_types import ModelServer
 from app.domain.statistics import Savings
-from app.domain.websites import READ, REASONS, ReasonCount
 from app.domain.words import size
 
 if TYPE_CHECKING:  # a list is printed without the libraries of its subject
@@ -158,7 +157,7 @@ def print_synced(folders: Iterable[SyncedFolder]) -> None:
 
 def print_reasons(reasons: Iterable[ReasonCount], indent: str = "") -> None:
     for one in reasons:
-        print(f"{indent}{one.number:5d}  {REASONS.get(one.reason, one.reason)}")
+        print(f"{indent}{one.number:5d}  {PAGE_REASONS.get(one.reason, one.reason)}")
         if one.reason != READ:
             for example in one.examples:
                 print(f"{indent}       {example}")

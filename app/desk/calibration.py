@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from app.domain.errors import DeskError
 from app.domain.setting_types import POLICIES, SHIPPED_DATA, AnswerMode, Policy
 from app.domain.settings import Settings
@@ -149,10 +151,8 @@ def read_calibration(file: Path) -> Calibration | None:
     if not file.is_file():
         return None
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-        rows = tuple(PolicyMetrics(**row) for row in values.pop("rows"))
-        return Calibration(rows=rows, **values)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        return msgspec.json.decode(file.read_bytes(), type=Calibration)
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: not JSON, or other fields
         raise DeskError(f"{file} cannot be read: run `warmdesk calibrate` again", code="calibration") from error
 
 

@@ -105,7 +105,6 @@ class DeskDocuments(Parts):
             self._documents_changed()
 
     def documents_read(self) -> DocumentsRead | None:
-        """Return the progress of an ingestion while it runs."""
         return self._documents_read
 
     def forget(self, name: str) -> Forgotten:

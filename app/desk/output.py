@@ -21,8 +21,7 @@ if TYPE_CHECKING:  # lists and numbers are printed without the libraries that an
     from app.desk.batch import BatchFailure, BatchQuestion, BatchResult
     from app.desk.service import Service
     from app.knowledge.ingest import IngestReport
-    from app.storage.archive import Backup, Manifest
-    from app.storage.restoring import Restored
+    from app.storage.archive import Backup, Manifest, Restored
     from cache.engine.request import Usage
 
 

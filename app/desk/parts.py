@@ -18,9 +18,9 @@ from app.answering.curated import CuratedAnswers
 from app.answering.savings_meter import SavingsMeter
 from app.desk.calibration import Calibration, answer_mode_of, find_calibration, find_classifier, find_ranker, policy_of
 from app.domain.errors import DeskError
+from app.domain.progress import in_own_thread
 from app.domain.setting_types import AnswerMode, ModelServer, Policy, key_for
 from app.domain.settings import Settings
-from app.domain.threads import in_own_thread
 from app.knowledge.finder import Finder, StatementStore
 from app.knowledge.ingest import Ingestion
 from app.knowledge.prompts import PromptBuilder

@@ -21,8 +21,7 @@ from threading import Lock
 from typing import Final
 
 from app.domain.logs import Recurring
-from app.domain.progress import Progress
-from app.domain.threads import in_own_thread
+from app.domain.progress import Progress, in_own_thread
 from app.knowledge.uploads import SyncStopped
 from app.storage.conversation_care import UNDO_S, ConversationCare
 from app.storage.document_change import Desks
@@ -213,6 +212,7 @@ class Readiness:
         self._running: dict[str, Future[bool]] = {}
 
     def missing(self) -> tuple[str, ...]:
+        """Return the names of the parts that do not work. Waits a short time only."""
         with self._lock:
             running = self._running = {name: self._begun(name) for name in self._looks}
         wait(running.values(), LOOK_S)

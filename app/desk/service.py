@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack, cast, get_args
@@ -39,12 +39,11 @@ from app.domain.answers import (
 )
 from app.domain.callers import LONGEST_LINE, LONGEST_TEXT, OPERATOR, Record, check_length
 from app.domain.errors import DeskError
-from app.domain.progress import Progress, no_progress
+from app.domain.progress import Progress, in_own_thread, no_progress
 from app.domain.quality import FaqDraft, FaqSaved
 from app.domain.setting_types import policy_named
 from app.domain.settings import Settings
-from app.domain.statistics import Load, MemoryPlan, Savings, Served, UsageSpan
-from app.domain.threads import in_own_thread
+from app.domain.statistics import Load, MemoryPlan, Savings, Served
 from app.knowledge.forget import CollectionForgotten, Forgotten
 from app.knowledge.ingest import IngestOptions, IngestReport
 from app.knowledge.warm import ReadingAhead
@@ -89,9 +88,11 @@ class Service(DeskDocuments):
         self._handing_off = people = HandingOff(self.database, history, settings)
         self.handoff, self.handoffs = people.handoff, people.handoffs
         self.hand_off_by_rule, self.end_handoff = people.hand_off_by_rule, people.end_handoff
-        self._readiness = Readiness(
+        statistics = Statistics(self.database)
+        self.usage_over_time, self.usage_within = statistics.over_time, statistics.within
+        self.missing = Readiness(
             {"model": self.is_ready, "engine": self._is_engine_running, "database": self._is_database_writable}
-        )
+        ).missing
         self._listeners: list[Callable[[Served], None]] = []
         self.offered: Mapping[str, str] = {}  # example questions, and the end of the path of the document that answers
         history.listen(self._recorded)
@@ -332,12 +333,6 @@ class Service(DeskDocuments):
             documents_read=self.documents_read(),
         )
 
-    def usage_over_time(self, since: datetime, until: datetime, step: timedelta) -> Sequence[UsageSpan]:
-        return Statistics(self.database).over_time(since, until, step)
-
-    def usage_within(self, since: datetime, until: datetime, step: timedelta) -> UsageSpan:
-        return Statistics(self.database).within(since, until, step)
-
     def savings(self, since: datetime, until: datetime) -> Savings:
         return summarise_savings(Statistics(self.database).samples(since, until))
 
@@ -402,10 +397,6 @@ class Service(DeskDocuments):
 
     def contacts(self) -> Mapping[str, str]:
         return contact_links(self.settings)
-
-    def missing(self) -> tuple[str, ...]:
-        """Return the parts that do not work: "model", "engine", "database". Waits a short time only."""
-        return self._readiness.missing()
 
     def _is_database_writable(self) -> bool:
         try:

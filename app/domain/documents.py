@@ -1,13 +1,13 @@
-"""Documents, passages and synchronised folders as they are stored, as plain values."""
+"""Documents, passages, and the folders and websites that are read regularly, as plain values."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
-from app.domain.websites import WHOLE_SITE, ReasonCount, SiteOptions
+from app.domain.words import translatable
 
 if TYPE_CHECKING:  # most commands need no numpy, and importing it takes a tenth of a second
     import numpy as np
@@ -81,6 +81,11 @@ class StoredPassage:
     def label(self) -> str:
         return passage_label(self.heading_path, self.ordinal)
 
+    @property
+    def name(self) -> str:
+        """The name of its module: unique, and the same after its document changed."""
+        return f"{self.document}#{self.ordinal}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleLabel:
@@ -137,6 +142,66 @@ class Counts:
 
     documents: int
     passages: int
+
+
+MOST_PAGES = 5000
+KEPT_EXAMPLES = 5
+
+READ = "read"
+PAGE_REASONS: Mapping[str, str] = {
+    READ: translatable("Read"),
+    "alias": translatable("Another address of a page that is read"),
+    "redirect": translatable("Leads to another page"),
+    "outside": translatable("Outside of the website's folder"),
+    "excluded": translatable("Excluded by a pattern"),
+    "robots": translatable("Forbidden by robots.txt"),
+    "noindex": translatable("The page asks not to be indexed"),
+    "gone": translatable("Not found"),
+    "soft-404": translatable("Says that there is no such page"),
+    "login": translatable("Needs a login"),
+    "browser": translatable("Is written by scripts: needs a browser"),
+    "links": translatable("Only a list of links, which were followed"),
+    "empty": translatable("No text of its own"),
+    "file": translatable("Not a page: picture, archive or other file"),
+    "action": translatable("Would change something, such as a logout"),
+    "trap": translatable("Looks endless, such as a calendar"),
+    "deep": translatable("Too many links away from the first page"),
+    "private": translatable("Refused: in a private network"),
+    "refused": translatable("The server refuses it"),
+    "failed": translatable("The server fails"),
+    "unreachable": translatable("No reply"),
+    "too-large": translatable("Too large"),
+    "unreadable": translatable("Cannot be read"),
+    "left": translatable("Left for the next run: the limit was reached"),
+}
+"""What became of an address, in words for people, in the order of a report."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteOptions:
+    """What of a website is read. pages: most requests for pages in one run. include, exclude: globs of a page's path,
+    for example "/blog/*": further pages of the host, and pages to leave out.
+    """
+
+    pages: int = 500
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+
+WHOLE_SITE = SiteOptions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReasonCount:
+    """How many addresses have a reason (see `PAGE_REASONS`). examples: the first ones; each may end with a detail."""
+
+    reason: str
+    number: int
+    examples: tuple[str, ...] = ()
+
+
+def is_website(source: str) -> bool:
+    return source.lower().startswith(("http://", "https://"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

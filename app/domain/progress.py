@@ -1,10 +1,13 @@
-"""Progress of long work, and of pre-encoding."""
+"""Progress of long work, and of pre-encoding; work that may hang on a thread of its own."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
+from threading import Thread
+from typing import TypeAlias, TypeVar
 
+T = TypeVar("T")
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with a stage (a key of `STAGES`), the finished amount, and the whole amount."""
 Bars: TypeAlias = Callable[[], AbstractContextManager[Progress]]
@@ -21,15 +24,6 @@ STAGES = {
 
 
 def no_progress(stage: str, done: int, total: int) -> None: ...
-
-
-def both(one: Progress, other: Progress) -> Progress:
-
-    def report(stage: str, done: int, total: int) -> None:
-        one(stage, done, total)
-        other(stage, done, total)
-
-    return report
 
 
 @contextmanager
@@ -63,3 +57,18 @@ class PassagesRead:
     read: int
     total: int
     is_reading: bool
+
+
+def in_own_thread(function: Callable[[], T]) -> Future[T]:
+    """Run a function that may hang, so that it occupies none of the shared threads. It cannot be cancelled."""
+    given: Future[T] = Future()
+    given.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            given.set_result(function())
+        except BaseException as error:
+            given.set_exception(error)
+
+    Thread(target=run, name="own", daemon=True).start()
+    return given

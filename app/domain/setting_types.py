@@ -198,10 +198,7 @@ class Sample:
 @cache
 def samples() -> dict[str, Sample]:
     rows = tomllib.loads((SHIPPED_DATA / "samples.toml").read_text(encoding="utf-8"))
-    return {
-        folder: Sample(warm_up=row["warm_up"], compared=tuple(row["compared"]), examples=row["examples"])
-        for folder, row in rows.items()
-    }
+    return TypeAdapter(dict[str, Sample]).validate_python(rows)
 
 
 def sample_in(folder: Path) -> Sample | None:

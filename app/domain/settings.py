@@ -75,7 +75,6 @@ class Settings(
 
     @property
     def has_child(self) -> bool:
-        """Return whether the engine of a server is in one child process."""
         return self.engine_process and self.cluster is None and self.model_server is None
 
     @property

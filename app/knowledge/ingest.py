@@ -175,13 +175,12 @@ class Ingestion:
         passage_tokens: int,
         neighbours: Callable[[], int],
         names: Mapping[Path, str],
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """open_warming: called when the model is needed, and loads it. passage_tokens: maximum length of a passage.
         neighbours: returns their number for each passage. names: by file, for documents that are not identified by
-        their path. clock: seconds; limits the time of a batch.
+        their path.
         """
-        self._clock = clock
+        self._clock = time.monotonic
         self.library, self.search, self.statements = library, search, statements
         self.open_warming, self._count_tokens = open_warming, count_tokens
         self._count = lru_cache(COUNTED)(lambda text: self._count_tokens(text))

@@ -12,7 +12,7 @@ own marks begin a page or a question.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.domain.documents import StoredPassage
 from cache.prompt.parts import Text, TextModule
@@ -28,35 +28,12 @@ _FORGED = re.compile(rf"(?<=[{_BREAKS}])(?={_UNSEEN}(?:help\s+page|question)\s*[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PassageText:
-    """A passage for the prompt. name: unique, and the same after its document changed. neighbours: passages before it
-    while it is encoded, the closest first; their own neighbours are ignored.
-    """
-
-    name: str
-    title: str
-    heading_path: tuple[str, ...]
-    text: str
-    neighbours: "tuple[PassageText, ...]" = ()
-
-    @classmethod
-    def of(cls, passage: StoredPassage) -> "PassageText":
-        return cls(
-            name=f"{passage.document}#{passage.ordinal}",
-            title=passage.title,
-            heading_path=passage.heading_path,
-            text=passage.text,
-            neighbours=tuple(map(cls.of, passage.neighbours)),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PromptTurn:
     """One question with its passages, and its answer if it has one. statements: those that the answer may cite by
     number. answer_tokens: the exact ids of the answer, if the model generated them.
     """
 
-    passages: tuple[PassageText, ...]
+    passages: tuple[StoredPassage, ...]
     question: str
     statements: tuple[str, ...] = ()
     answer: str | None = None
@@ -77,14 +54,9 @@ class PromptBuilder:
             ),
         )
 
-    def module(self, passage: PassageText) -> TextModule:
-        left_context = tuple(
-            TextModule(name=other.name, pieces=(Text(text=passage_text(other)),))
-            for other in reversed(passage.neighbours)
-        )
-        return TextModule(
-            name=passage.name, pieces=(Text(text=passage_text(passage)),), after=self.system, left_context=left_context
-        )
+    def module(self, passage: StoredPassage) -> TextModule:
+        left_context = tuple(map(_module, reversed(passage.neighbours)))
+        return replace(_module(passage), after=self.system, left_context=left_context)
 
     def prompt(self, turns: Sequence[PromptTurn]) -> list[TextModule | Text]:
         parts: list[TextModule | Text] = [self.system]
@@ -102,10 +74,14 @@ class PromptBuilder:
         return parts
 
 
-def passage_text(passage: PassageText) -> str:
+def _module(passage: StoredPassage) -> TextModule:
+    text = passage_text(passage.title, passage.heading_path, passage.text)
+    return TextModule(name=passage.name, pieces=(Text(text=text),))
+
+
+def passage_text(title: str, heading_path: Sequence[str], text: str) -> str:
     """Return the text of a passage for the model. All texts end alike, so that no token spans two passages."""
-    headings = " > ".join(passage.heading_path) or passage.title
-    return without_marks(f"{PAGE_MARK} {headings}\n{passage.text.strip()}\n\n")
+    return without_marks(f"{PAGE_MARK} {' > '.join(heading_path) or title}\n{text.strip()}\n\n")
 
 
 def question_text(question: str, statements: Sequence[str] = ()) -> str:

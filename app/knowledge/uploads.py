@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from app.domain.callers import SCHEDULE, Record
-from app.domain.documents import SyncedFolder, SyncResult
+from app.domain.documents import WHOLE_SITE, SiteOptions, SyncedFolder, SyncResult, is_website
 from app.domain.errors import DeskError
 from app.domain.progress import Progress, no_progress
-from app.domain.websites import WHOLE_SITE, SiteOptions, is_website
 from app.domain.words import one_line
 from app.knowledge.ingest import Ingestion, IngestReport
 from app.knowledge.websites import Websites, checked, result_of, share_pages

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from app.domain.callers import PML_TENANT
 from app.domain.errors import DeskError
 from app.domain.progress import Bars, PassagesRead, Progress
-from app.knowledge.prompts import PassageText, PromptBuilder
+from app.knowledge.prompts import PromptBuilder
 from app.storage.library import Library
 from cache.errors import CacheError, EngineStopped
 from cache.memory.keys import PUBLIC_TENANT
@@ -174,7 +174,7 @@ class Warming:
                 del left[id_]
             with self.in_flight.track():
                 passages = self.library.passages(some)
-                segments = [self.engine.segment(self.prompts.module(PassageText.of(p))) for p in passages]
+                segments = [self.engine.segment(self.prompts.module(p)) for p in passages]
                 tokens = list(accumulate((len(segment.tokens) for segment in segments), initial=0))
                 fitting = bisect_right(tokens, room) - 1
                 room -= tokens[fitting]
@@ -230,7 +230,7 @@ class ModuleCare:
     def _segment(self, key: str) -> Segment:
         passage = self._library.passage_of_module(key)
         if passage is not None:
-            segment = self._engine.segment(self._prompts.module(PassageText.of(passage)))
+            segment = self._engine.segment(self._prompts.module(passage))
             if self._engine.key(segment) == key:
                 return segment
         raise DeskError("this passage no longer exists, or its text has changed", code="module-unknown")

@@ -8,18 +8,15 @@ scope: how pages are read (`app.websites.crawl`), when (`app.desk.repeating`).
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Protocol, Unpack
 
-from app.domain.documents import SyncedFolder, SyncResult
+from app.domain.documents import MOST_PAGES, ReasonCount, SiteOptions, SyncedFolder, SyncResult
 from app.domain.errors import DeskError
 from app.domain.progress import Progress
 from app.domain.settings import Settings
-from app.domain.websites import MOST_PAGES, ReasonCount, SiteOptions
 from app.domain.words import utc_now
 from app.knowledge.ingest import IngestOptions, IngestReport
 from app.websites.crawl import Crawl
-from app.websites.fetching import Fetcher, Guard, Resolve, resolve
+from app.websites.fetching import Fetcher, Guard
 from app.websites.mirror import Mirror, site_folder
 from app.websites.robots import AGENT
 from app.websites.urls import Scope, is_same_host, key_of
@@ -32,12 +29,6 @@ _LONGEST_PATTERN, _MOST_PATTERNS = 200, 50
 _LOOK_S = 0.5
 
 
-class Ingest(Protocol):
-    """Ingests files, as `Ingestion.run`."""
-
-    def __call__(self, paths: list[Path], progress: Progress, **options: Unpack[IngestOptions]) -> IngestReport: ...
-
-
 class Websites:
     """The websites of a desk. Safe to use from any thread, if each site is read by one at a time."""
 
@@ -45,12 +36,10 @@ class Websites:
         self,
         settings: Settings,
         names: Callable[[], Collection[str]],
-        ingest: Ingest,
-        *,
-        resolve: Resolve = resolve,
+        ingest: Callable[..., IngestReport],
     ) -> None:
-        """names: returns those of all documents."""
-        self._settings, self._names, self._ingest, self._resolve = settings, names, ingest, resolve
+        """names: returns those of all documents. ingest: see `Ingestion.run`."""
+        self._settings, self._names, self._ingest = settings, names, ingest
 
     def read(self, source: SyncedFolder, progress: Progress, *, accepts_losses: bool = False) -> SyncResult:
         """Read a website, and add, change and remove its documents. accepts_losses: also if many of them are gone.
@@ -85,7 +74,6 @@ class Websites:
             return crawl.run().reasons
 
     def forget(self, url: str) -> None:
-        """Delete what is kept of a page."""
         for folder in self._settings.websites_folder.glob("*"):
             Mirror(folder).forget(url)
 
@@ -116,11 +104,7 @@ class Websites:
                 progress(*last)  # raises if the run shall end
                 time.sleep(min(left, _LOOK_S))
 
-        guard = Guard(
-            allow_private=settings.allow_private_addresses,
-            private_hosts=frozenset(settings.private_hosts),
-            resolve=self._resolve,
-        )
+        guard = Guard(allow_private=settings.allow_private_addresses, private_hosts=frozenset(settings.private_hosts))
         agent = f"{AGENT} (+{settings.public_url})" if settings.public_url else AGENT
         with (
             FileReader() as reader,
@@ -178,6 +162,5 @@ def checked(url: str, site: SiteOptions) -> str:
 
 
 def share_pages(one: str, other: str) -> bool:
-    """Return whether two websites have pages in common."""
     folders = sorted((Scope(key_of(one)).folder, Scope(key_of(other)).folder))
     return is_same_host(key_of(one), key_of(other)) and folders[1].startswith(folders[0])

@@ -26,7 +26,7 @@ import jwt
 from babel.dates import format_date
 
 from app.domain.errors import DeskError
-from app.domain.threads import in_own_thread
+from app.domain.progress import in_own_thread
 from app.lookups.definitions import FORMATS, NAMED, LookUp, in_language
 from app.lookups.values import fits
 from app.websites.fetching import FetchFailed, Guard, Reply, Times, send

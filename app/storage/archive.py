@@ -1,11 +1,12 @@
-"""The archive of a backup. It can be written while the server runs.
+"""Backups of a data folder, written while the server runs, and restored as a whole or not at all.
 
 An archive is a tar file, compressed with gzip. Its last member `manifest.json` names all others with their sizes and
 digests. Reading it always checks every byte. The database is copied as it is at one moment. Then the files of the data
 folder are copied one after another. Each file is whole, because the server replaces files and never writes into them.
-An index that is a little older or newer is updated from the database.
+An index that is a little older or newer is updated from the database. A restore unpacks and checks everything in a
+temporary folder within the data folder, which may be the root of a volume, and puts it in place by renaming.
 
-Out of scope: restoring (`restoring`), databases on a server, which have their own tools, and targets of links.
+Out of scope: databases on a server, which have their own tools, and targets of links.
 """
 
 import errno
@@ -13,6 +14,7 @@ import gzip
 import hashlib
 import io
 import os
+import re
 import shutil
 import sqlite3
 import tarfile
@@ -31,11 +33,11 @@ from pydantic import TypeAdapter, ValidationError
 from app.domain.errors import DeskError
 from app.domain.progress import Progress, no_progress
 from app.domain.settings import Settings
-from app.storage.data_folder import LOCK_FILE, OWNER_FILE, SOCKET_FILE, SWAP_FILE
+from app.storage.data_folder import LOCK_FILE, OWNER_FILE, SOCKET_FILE, SWAP_FILE, lock_data_folder, swap
 from app.storage.database import sqlite_file
-from app.storage.files import PARTIAL, REPLACED, STAGED
-from app.storage.migrate import ENDING
-from durable import put_in_place, scratch_folder
+from app.storage.files import PARTIAL, REPLACED, STAGED, SettingsFile
+from app.storage.migrate import ENDING, revisions
+from durable import put_in_place, scratch_folder, sync
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -147,7 +149,7 @@ def read_archive(file: Path, into: Path | None = None, progress: Progress = no_p
                         raise _damaged(file, "its manifest cannot be read")
                     manifest = content.read()
                     continue
-                found[member.name] = _take(archive, member, into)
+                found[member.name] = _unpack(archive, member, into)
                 progress("checking", len(found), len(found))
             while archive.fileobj is not None and archive.fileobj.read(_PIECE):
                 pass  # up to the checksum of the compressed whole
@@ -169,7 +171,7 @@ def _is_inside(name: str) -> bool:
     return str(path) == name and not path.is_absolute() and ".." not in path.parts and name != "."
 
 
-def _take(archive: tarfile.TarFile, member: tarfile.TarInfo, into: Path | None) -> ArchivedFile:
+def _unpack(archive: tarfile.TarFile, member: tarfile.TarInfo, into: Path | None) -> ArchivedFile:
     if into is not None:
         archive.extract(member, into, filter="data")
     content = archive.extractfile(member) if into is None else (into / member.name).open("rb")
@@ -338,3 +340,132 @@ def explained(file: Path) -> Iterator[None]:
             raise DeskError(message, code="disk-full") from error
         where = f" ({error.filename})" if error.filename and error.filename != str(file) else ""
         raise DeskError(f"{file} cannot be made: {error.strerror or error}{where}", code="system") from error
+
+
+_PATHS = (
+    ("documents", "path"),
+    ("message_citations", "document"),
+    ("message_modules", "document"),
+    ("forgotten_documents", "path"),
+)
+"""Columns with paths of files. Uploaded files are in the data folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Names of the accounts and API keys that a restore makes valid again, even if removed after the backup."""
+
+    accounts: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A restored backup. aside: the new folder of the replaced content; None: there was none. access: accounts and keys
+    that are valid again. note: why the server would not use the database, or "".
+    """
+
+    folder: Path
+    manifest: Manifest
+    aside: Path | None
+    access: Access
+    note: str = ""
+
+
+def restore_folder(
+    settings: Settings, file: Path, progress: Progress = no_progress, *, force: bool = False
+) -> Restored:
+    """Check an archive, unpack it, and make it the data folder. force: also replace existing content, which is moved
+    aside. If it raises DeskError, the folder is unchanged.
+    """
+    folder = settings.data_dir
+    stays = {LOCK_FILE, OWNER_FILE, settings.models_folder.name, "lost+found"}  # no backup has these
+    with explained(folder):
+        if not file.is_file():
+            raise DeskError(f"there is no file {str(file)!r}", code="no-such-file")
+        manifest = read_archive(file, progress=progress)
+        check_version(file, manifest)
+        database = None if manifest.database is None else folder / manifest.database
+        if database is not None and not _is_at(settings.database_url, database):
+            message = f"the server would not use the database of {file}, which is restored to {database}"
+            cure = "database_url names another one; restore without it, and set it afterwards"
+            raise DeskError(f"{message}: {cure}", code="database-url")
+        foreign = next((one.path for one in manifest.files if is_left_out(one.path, settings)), None)
+        if foreign is not None:  # compiled code in models/ would run at the next start
+            raise DeskError(
+                f"{file} contains {foreign!r}, so it is not a backup: choose another one", code="archive-damaged"
+            )
+        with lock_data_folder(folder, "warmdesk restore"):
+            found = [path for path in sorted(folder.iterdir()) if path.name not in stays]
+            there = [path for path in found if not path.name.startswith((REPLACED, STAGED))]
+            if there and not force:
+                raise DeskError(
+                    f"data folder {folder} is not empty: use another --data-dir, or --force, which moves it aside",
+                    code="data-folder-not-empty",
+                )
+            with scratch_folder(folder, STAGED) as staged:
+                manifest, access = read_archive(file, staged, progress), Access()
+                if manifest.database is not None:
+                    access = _prepare(staged / manifest.database, manifest.folder, str(folder.resolve()))
+                for path in (staged, *staged.rglob("*")):
+                    sync(path)
+                note = _note(staged / settings.settings_file.name, database)
+                aside = _aside(folder) if there else None
+                old = [] if aside is None else [(path, aside / path.name) for path in there]
+                swap(folder, [*old, *((path, folder / path.name) for path in sorted(staged.iterdir()))])
+    return Restored(folder, manifest, aside, access, note)
+
+
+def check_version(file: Path, manifest: Manifest) -> None:
+    ours = version("warmdesk")
+    known = {one.revision for one in revisions()}
+    is_newer = manifest.format > FORMAT or _numbers(manifest.version) > _numbers(ours)
+    if is_newer or (manifest.schema is not None and manifest.schema not in known):
+        raise DeskError(
+            f"{file} was written by a newer Warmdesk ({manifest.version}, {manifest.schema}): update this one, {ours}",
+            code="archive-newer",
+        )
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)[:3]]
+
+
+def _prepare(database: Path, before: str, now: str) -> Access:
+    """Check a database, change its paths to the new data folder, and end all sessions."""
+    try:
+        with closing(sqlite3.connect(database)) as connection, connection:
+            check_database(connection)
+            for table, column in _PATHS if before != now else ():
+                connection.execute(
+                    f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?",
+                    [now, len(before) + 1, len(before) + 1, before + os.sep],
+                )
+            connection.execute("DELETE FROM sessions")
+            keys = _names(connection, "api_keys WHERE revoked IS NULL")
+            return Access(_names(connection, "accounts"), keys)
+    except sqlite3.Error as error:
+        raise DeskError(f"the database of the backup cannot be used: {error}", code="archive-damaged") from error
+
+
+def _names(connection: sqlite3.Connection, where: str) -> tuple[str, ...]:
+    return tuple(name for [name] in connection.execute(f"SELECT name FROM {where} ORDER BY name"))
+
+
+def _is_at(url: str, database: Path) -> bool:
+    file = sqlite_file(url)
+    return file is not None and file.resolve() == database.resolve()
+
+
+def _note(settings_file: Path, database: Path | None) -> str:
+    url = SettingsFile(settings_file).values().get("database_url")
+    if database is None or url is None or _is_at(str(url), database):
+        return ""
+    return f"the restored settings (database_url) name another database than {database}: move this file to that place"
+
+
+def _aside(folder: Path) -> Path:
+    """Return a new folder name for the replaced content, unique even within one second."""
+    now = f"{REPLACED}{datetime.now():%Y-%m-%d-%H%M%S}"
+    names = (now, *(f"{now}-{number}" for number in range(2, 100)))
+    return next(path for name in names if not (path := folder / name).exists())

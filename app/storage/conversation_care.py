@@ -8,12 +8,12 @@ to it. Counts of answers stay, because they name no customer.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TypeVarTuple, cast
+from typing import TypeVarTuple
 
 from sqlalchemy import ColumnElement, Select, case, delete, func, or_, select, update
 from sqlalchemy.orm import InstrumentedAttribute, aliased
 
-from app.domain.answers import Outcome, Turn, from_documents
+from app.domain.answers import Turn
 from app.domain.callers import CUSTOMERS, OPERATOR
 from app.domain.errors import DeskError
 from app.domain.quality import BADGES, ENDED_WORDS, WEAK, BadAnswer, Cause, Ended, FaqDraft, TranscriptSummary
@@ -26,6 +26,7 @@ from app.storage.history import (
     holds,
     latest_messages,
     shortened,
+    spoken,
     summaries,
     turn,
     whole,
@@ -126,32 +127,20 @@ class Transcripts(Store):
         its = (MessageRow.conversation_id == conversation_id, ConversationRow.deleted.is_(None))
         return [turn(row, None) for row in self._database.values(whole(latest_messages(*its)))[::-1]]
 
-    def said(self, message_id: str, agent: str) -> FaqDraft | None:
-        """Return an agent's message with the customer's message before it as a FAQ draft; None if there is none. agent:
-        the account that wrote it; "" for all.
+    def drafted(self, message_id: str, agent: str) -> FaqDraft | None:
+        """Return an answer or an agent's message with its question as a FAQ draft, without Warmdesk's own words; None
+        if there is none. agent: only messages that this account wrote; "" for all.
         """
-        asked = select(_BEFORE.text).where(
+        before = select(_BEFORE.text).where(
             _BEFORE.conversation_id == MessageRow.conversation_id, _BEFORE.role == "user"
         )
-        asked = asked.where(_BEFORE.position < MessageRow.position).order_by(_BEFORE.position.desc()).limit(1)
-        its = [MessageRow.id == message_id, MessageRow.role == "agent", ConversationRow.deleted.is_(None)]
-        its += [MessageRow.author == agent] if agent else []
-        query = select(func.coalesce(asked.scalar_subquery(), ""), MessageRow.text)
-        rows = self._database.rows(
-            query.join(ConversationRow, ConversationRow.id == MessageRow.conversation_id).where(*its)
-        )
-        return next((FaqDraft(question=question, answer=answer) for question, answer in rows), None)
-
-    def answered(self, message_id: str) -> FaqDraft | None:
-        """Return an answer with its question as a FAQ draft, without Warmdesk's own words; None if there is none."""
-        query = select(_QUESTION.text, MessageRow.text, MessageRow.outcome).join(
-            _QUESTION, _QUESTION.id == MessageRow.question_id
-        )
+        before = before.where(_BEFORE.position < MessageRow.position).order_by(_BEFORE.position.desc()).limit(1)
+        its = [MessageRow.id == message_id, MessageRow.role != "user", ConversationRow.deleted.is_(None)]
+        its += [MessageRow.role == "agent", MessageRow.author == agent] if agent else []
+        query = select(func.coalesce(_QUESTION.text, before.scalar_subquery(), ""), MessageRow)
         query = query.join(ConversationRow, ConversationRow.id == MessageRow.conversation_id)
-        query = query.where(MessageRow.id == message_id, ConversationRow.deleted.is_(None))
-        for question, answer, outcome in self._database.rows(query):
-            return FaqDraft(question=question, answer=from_documents(answer, cast("Outcome", outcome)))
-        return None
+        query = query.outerjoin(_QUESTION, _QUESTION.id == MessageRow.question_id).where(*its)
+        return next((FaqDraft(question=one, answer=spoken(row)) for one, row in self._database.rows(query)), None)
 
     def bad_answers(self, since: datetime, limit: int) -> list[BadAnswer]:
         was_handed = MessageRow.id.in_(_last_before_handoffs(since))

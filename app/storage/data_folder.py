@@ -11,7 +11,7 @@ its last one. Every step can be repeated. A remaining record means that the work
 process that opens the data folder finishes it. The records belong to the database in the same folder: a backup contains
 them, and a restore moves them aside with it.
 
-Out of scope: ingesting documents, which resumes by itself; the choice of renamed files (`restoring`).
+Out of scope: ingesting documents, which resumes by itself; the choice of renamed files (`archive`).
 """
 
 import errno
@@ -165,7 +165,6 @@ def undo_swap(folder: Path) -> bool:
 
 BEGUN_FILE = "warmdesk.begun.json"
 Kind = Literal["forget", "upload", "faq"]
-log = logging.getLogger(__name__)
 
 
 class BegunWork:

@@ -160,24 +160,19 @@ class Database:
             with _explained(self.name):
                 yield
         except DeskError as error:
-            if error.is_away:
-                self._note_failure(error)
+            if error.is_away and self._notes(is_there=False):
+                log.warning("%s", error)
             raise
-        if not self._is_there and failures == self._failures:  # work from before the failure proves nothing
-            self._note_success()
-
-    def _note_failure(self, problem: DeskError) -> None:
-        with self._lock:
-            was_there, self._is_there = self._is_there, False
-            self._failures += 1
-        if was_there:
-            log.warning("%s", problem)
-
-    def _note_success(self) -> None:
-        with self._lock:
-            was_there, self._is_there = self._is_there, True
-        if not was_there and self._failures:
+        is_proved = failures == self._failures  # work from before the failure proves nothing
+        if is_proved and not self._is_there and self._notes(is_there=True) and failures:
             log.warning("%s answers again", self.name)
+
+    def _notes(self, *, is_there: bool) -> bool:
+        """Note whether the database is reachable, and return whether that is new."""
+        with self._lock:
+            was_there, self._is_there = self._is_there, is_there
+            self._failures += not is_there
+        return was_there != is_there
 
     def close(self) -> None:
         self.engine.dispose()

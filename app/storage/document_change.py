@@ -154,19 +154,10 @@ def document_row(session: Session, path: str) -> DocumentRow | None:
     return session.scalar(select(DocumentRow).where(DocumentRow.path == path))
 
 
-def replace_document(database: Database, document: NewDocument, passages: Sequence[NewPassage]) -> Replaced:
-    return _Change(database, document.path, passages).run(document)
+class DocumentChange:
+    """The change from the stored passages of a document to its new ones. before: the document; None if it is new."""
 
-
-def remove_document(database: Database, path: str) -> Replaced | None:
-    change = _Change(database, path, ())
-    return None if change.before is None else change.run(None)
-
-
-class _Change:
-    """The change from the stored passages of a document to its new ones."""
-
-    def __init__(self, database: Database, path: str, passages: Sequence[NewPassage]) -> None:
+    def __init__(self, database: Database, path: str, passages: Sequence[NewPassage] = ()) -> None:
         self._database, self._path, self._passages = database, path, passages
         columns = (PassageRow.id, PassageRow.content_hash, PassageRow.module_key, PassageRow.ordinal)
         with database.read() as session:
@@ -193,6 +184,7 @@ class _Change:
         self._dropped = {row.module_key for row in old if row.id in self._gone and row.module_key is not None}
 
     def run(self, document: NewDocument | None) -> Replaced:
+        """document: None to remove it."""
         before, kept = self.before, tuple(self._ids.values())
         is_renamed = before is not None and document is not None and before.title != document.title
         is_moved = before is not None and document is not None and before.collection != document.collection

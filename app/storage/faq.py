@@ -5,19 +5,16 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
-from typing import Any, TypeVar
 
+from msgspec import convert
 from sqlalchemy import delete, select
 
-from app.domain.documents import SyncedFolder, SyncResult, UnreadFile, Vectors
+from app.domain.documents import SiteOptions, SyncedFolder, SyncResult, Vectors
 from app.domain.errors import DeskError
 from app.domain.quality import FaqDraft, FaqPair
-from app.domain.websites import ReasonCount, SiteOptions
 from app.storage.database import Store
-from app.storage.document_change import count_change, unpacked
+from app.storage.document_change import count_change, packed, unpacked
 from app.storage.tables import FaqRow, SyncedFolderRow
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +52,7 @@ class FaqStore(Store):
                 raise DeskError(f"there is no FAQ pair {id_}: it was deleted", code="faq-unknown")
             row.question, row.answer, row.wordings = draft.question, draft.answer, list(draft.wordings)
             row.author, row.updated = author, now
-            row.embedder, row.vectors = vectors.embedder, vectors.rows.astype("<f4").tobytes()
+            row.embedder, row.vectors = vectors.embedder, packed(vectors.rows)
             session.add(row)
             count_change(session)
             return row.id
@@ -64,7 +61,7 @@ class FaqStore(Store):
         with self._database.write() as session:
             for id_, one in vectors.items():
                 if (row := session.get(FaqRow, id_)) is not None:
-                    row.embedder, row.vectors = one.embedder, one.rows.astype("<f4").tobytes()
+                    row.embedder, row.vectors = one.embedder, packed(one.rows)
 
     def delete(self, id_: int | None = None) -> None:
         query = delete(FaqRow) if id_ is None else delete(FaqRow).where(FaqRow.id == id_)
@@ -119,17 +116,5 @@ class SyncedFolderTable(Store):
 
 
 def _stored(row: SyncedFolderRow) -> SyncedFolder:
-    return row.to(SyncedFolder, site=_value(SiteOptions, row.site or {}), last_result=_result(row.last_result))
-
-
-def _result(last: dict[str, Any] | None) -> SyncResult | None:
-    if last is None:
-        return None
-    files = tuple(UnreadFile(**one) for one in last["files"])
-    reasons = tuple(_value(ReasonCount, one) for one in last.get("reasons", ()))
-    return SyncResult(**{**last, "files": files, "reasons": reasons})
-
-
-def _value(kind: type[T], fields: dict[str, Any]) -> T:
-    """Return a value whose lists JSON has turned from tuples."""
-    return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+    last = None if row.last_result is None else convert(row.last_result, SyncResult)
+    return row.to(SyncedFolder, site=convert(row.site or {}, SiteOptions), last_result=last)

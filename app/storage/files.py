@@ -23,7 +23,6 @@ from durable import replacing
 PARTIAL = ".upload-"
 STAGED = ".restore-"
 REPLACED = "replaced-"  # prefix of folders with content that a restored backup replaced
-CONVERTED = ("models/converting-", "models/sha256-")  # prefixes of converted models, which earlier releases made
 
 
 def replace_file(file: Path, data: bytes, check: Callable[[Path], object] = lambda temporary: None) -> None:
@@ -54,8 +53,8 @@ def open_without_links(file: Path) -> BinaryIO | None:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove temporary files of killed processes, and converted models, from a data folder that this process holds."""
-    for left in (path for begin in (PARTIAL, STAGED, *CONVERTED) for path in folder.glob(f"{begin}*")):
+    """Remove temporary files of killed processes from a data folder that this process holds."""
+    for left in (path for begin in (PARTIAL, STAGED) for path in folder.glob(f"{begin}*")):
         with suppress(OSError):  # of another user, on a mounted volume
             if left.is_dir() and not left.is_symlink():
                 shutil.rmtree(left)
@@ -87,7 +86,13 @@ class SettingsFile:
         with self._lock:
             document = self._changed(changes)
             settings_in(document.unwrap(), self._path)
-            self._write(tomlkit.dumps(document))
+            try:
+                with replacing(self._path.resolve(), PARTIAL) as temporary:  # a link, as to /etc, stays
+                    if self._path.exists():
+                        temporary.chmod(self._path.stat().st_mode & 0o777)
+                    temporary.write_text(tomlkit.dumps(document), encoding="utf-8")
+            except OSError as error:
+                raise DeskError(f"cannot write {self._path}: {error.strerror}", code="settings-file") from None
 
     def _changed(self, changes: Mapping[str, str]) -> tomlkit.TOMLDocument:
         document = self._read()
@@ -106,12 +111,3 @@ class SettingsFile:
             return tomlkit.document()
         except (OSError, UnicodeDecodeError, ParseError) as error:
             raise DeskError(f"cannot read the settings file {self._path}: {error}", code="settings-file") from None
-
-    def _write(self, text: str) -> None:
-        try:
-            with replacing(self._path.resolve(), PARTIAL) as temporary:  # a link, as to /etc, stays
-                if self._path.exists():
-                    temporary.chmod(self._path.stat().st_mode & 0o777)
-                temporary.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise DeskError(f"cannot write {self._path}: {error.strerror}", code="settings-file") from None

@@ -165,7 +165,6 @@ class Handoffs(Store):
             return session.scalar(query) or 0
 
     def num_others(self, conversation_id: str, owner: str) -> int:
-        """Return the number of the owner's other conversations."""
         others = (ConversationRow.of(owner), ConversationRow.id != conversation_id)
         with self._database.read() as session:
             return session.scalar(select(func.count()).select_from(ConversationRow).where(*others)) or 0

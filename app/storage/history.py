@@ -275,7 +275,7 @@ class History:
             row.to(
                 PastMessage,
                 message_id=row.id,
-                text="" if row.id in out else _said(row),
+                text="" if row.id in out else spoken(row),
                 tokens=None if row.tokens is None else tuple(row.tokens),
                 passage_ids=tuple(module.passage_id for module in row.modules),
             )
@@ -458,7 +458,7 @@ def _messages_of(conversation_id: str, owner: str, last: int | None) -> Select[M
     return latest_messages(MessageRow.conversation_id == conversation_id, ConversationRow.of(owner)).limit(last)
 
 
-def _said(row: MessageRow) -> str:
+def spoken(row: MessageRow) -> str:
     """Return the text of a message; for an answer, only the part from the documents."""
     return row.text if row.outcome is None else from_documents(row.text, cast("Outcome", row.outcome))
 

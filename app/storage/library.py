@@ -37,13 +37,12 @@ from app.storage.document_change import (
     STORED_AS,
     AnyRow,
     AnySelect,
+    DocumentChange,
     document_row,
     generation_of,
     in_pieces,
     neighbours_of,
     packed,
-    remove_document,
-    replace_document,
     set_neighbours,
     unpacked,
     update_passages,
@@ -149,10 +148,10 @@ class Library:
     def module_keys(self) -> frozenset[str]:
         return frozenset(key for key in self._database.values(select(PassageRow.module_key)) if key is not None)
 
-    def vectors(self, dimension: int, ids: Sequence[int] | None = None) -> tuple[Ids, Vectors]:
-        """Return the content of the vector index for all passages in ascending order, or for some: the passage number
-        of each vector `[vectors]`, and the vectors `[vectors, dimension]`. A vector with undefined numbers is replaced
-        by zeros, and the log names its passage.
+    def vectors(self, dimension: int, ids: Sequence[int]) -> tuple[Ids, Vectors]:
+        """Return the content of the vector index for some passages: the passage number of each vector `[vectors]`, and
+        the vectors `[vectors, dimension]`. A vector with undefined numbers is replaced by zeros, and the log names its
+        passage.
         """
         import numpy as np  # most commands read no vectors
 
@@ -173,17 +172,15 @@ class Library:
                 )
         return numbers, vectors
 
-    def searchable(self, ids: Sequence[int] | None = None) -> dict[int, list[str]]:
-        """Return the texts of windows for the keyword index by passage number, of all passages or of some."""
+    def searchable(self, ids: Sequence[int]) -> dict[int, list[str]]:
+        """Return the texts of windows for the keyword index by passage number."""
         from retrieval.search.vector_index import window_texts  # it needs faiss, and lists of documents do not
 
         rows = self._rows(select(PassageRow.id, PassageRow.heading_path, PassageRow.text), ids)
         return {row.id: window_texts(row.heading_path, row.text) for row in rows}
 
-    def _rows(self, query: AnySelect, ids: Sequence[int] | None) -> list[AnyRow]:
+    def _rows(self, query: AnySelect, ids: Sequence[int]) -> list[AnyRow]:
         with self._database.read() as session:
-            if ids is None:
-                return list(session.execute(query.order_by(PassageRow.id)))
             return list(where_in(session, query, PassageRow.id, ids))
 
     def module_labels(self, keys: Collection[str]) -> dict[str, ModuleLabel]:
@@ -220,7 +217,9 @@ class Library:
         """Store documents and replace those with the same paths. Raises ValueError for a passage without an embedding
         if its document had no passage with the same content. Call this and `remove` within `alone` only.
         """
-        return [replace_document(self._database, document, passages) for document, passages in documents]
+        return [
+            DocumentChange(self._database, document.path, passages).run(document) for document, passages in documents
+        ]
 
     def stage(self, embedder: str, vectors: Mapping[str, Vectors]) -> None:
         """Store vectors of passages that are not stored yet, by content hash, in case the ingest is interrupted."""
@@ -248,9 +247,10 @@ class Library:
         """Delete documents and their passages. Return the change of each existing one. Quotes in stored answers stay:
         `History.forget_document` removes them and must be called before.
         """
-        changes = [remove_document(self._database, path) for path in dict.fromkeys(paths)]
+        changes = (DocumentChange(self._database, path) for path in dict.fromkeys(paths))
+        removed = [change.run(None) for change in changes if change.before is not None]
         self._database.flush_log()
-        return [change for change in changes if change is not None]
+        return removed
 
     def set_module_keys(self, keys: Mapping[int, str | None]) -> None:
         """Store the module keys of passages, by passage number. Here and below, deleted passages are ignored."""

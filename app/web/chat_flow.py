@@ -21,8 +21,8 @@ from app.domain.answers import Answer, Turn
 from app.domain.callers import LONGEST_LINE, check_length
 from app.domain.errors import DeskError
 from app.domain.logs import in_request
+from app.domain.progress import in_own_thread
 from app.domain.settings import Settings
-from app.domain.threads import in_own_thread
 from app.domain.words import utc_now
 from app.web.rendering import ENGLISH, error_words, render
 

@@ -27,12 +27,11 @@ from app.access.identity import caller_of
 from app.desk.output import ingest_json
 from app.desk.service import Changes, Service
 from app.domain.callers import Id, Line, LongText, Record
-from app.domain.documents import StoredDocument
+from app.domain.documents import PAGE_REASONS, WHOLE_SITE, SiteOptions, StoredDocument
 from app.domain.errors import DeskError
 from app.domain.logs import in_request
 from app.domain.progress import Progress
 from app.domain.quality import FAQ
-from app.domain.websites import REASONS, WHOLE_SITE, SiteOptions
 from app.domain.words import gettext, speaking
 from app.storage.files import open_without_links
 from app.web.admin_pages import admin_page
@@ -192,7 +191,7 @@ def add_document_routes(app: FastAPI, desk: Service, record: Record) -> None:
         page = min(max(page, 1), last)
         shown: dict[str, Any] = {
             **{"documents": documents, "collections": desk.collections(), "folders": desk.synced.all(), "faq": FAQ},
-            **{"running": desk.synced.running(), "reason_words": REASONS, "whole_site": WHOLE_SITE},
+            **{"running": desk.synced.running(), "reason_words": PAGE_REASONS, "whole_site": WHOLE_SITE},
             **{"chosen": collection, "query": q, "page": page, "last": last, "number": len(listed)},
             **{"suffixes": SUPPORTED, "formats": FORMATS, "most_bytes": MAX_BYTES, "now": datetime.now(UTC)},
             **{"reading": desk.passages_read(), "documents_read": desk.documents_read()},
@@ -270,7 +269,7 @@ def add_sync_routes(app: FastAPI, desk: Service) -> None:
         def work(progress: Progress) -> list[dict[str, Any]]:
             reasons = desk.synced.try_out(source.folder.strip(), source.site(), progress)
             with speaking(spoken):
-                return [{**asdict(one), "words": gettext(REASONS[one.reason])} for one in reasons]
+                return [{**asdict(one), "words": gettext(PAGE_REASONS[one.reason])} for one in reasons]
 
         return events(work, words_for(request), until_left=True)
 

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.domain.threads import in_own_thread
+from app.domain.progress import in_own_thread
 from app.web.rendering import page_language, render
 
 if TYPE_CHECKING:  # the server answers before it is imported

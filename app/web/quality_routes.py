@@ -62,9 +62,7 @@ def add_quality_routes(app: FastAPI, desk: Service, transcripts: Transcripts, re
         wording: Annotated[list[LongText] | None, Query(max_length=50)] = None,
     ) -> Response:
         caller = caller_of(request)
-        found = transcripts.said(message, "" if caller.reads_all else caller.name) if message else None
-        if found is None and message and caller.reads_all:
-            found = transcripts.answered(message)
+        found = transcripts.drafted(message, "" if caller.reads_all else caller.name) if message else None
         if found is None and message and not caller.reads_all:  # it may be in any conversation
             return refused(request, 403, translatable("Your account may not do that."), "forbidden")
         pairs = desk.quality.faq()

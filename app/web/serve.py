@@ -25,8 +25,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.domain.errors import DeskError
 from app.domain.logs import of_request, say
+from app.domain.progress import in_own_thread
 from app.domain.settings import Settings
-from app.domain.threads import in_own_thread
 from app.web.connections import BoundedConnection
 from app.web.middleware import ALIVE, READY, Opening, at_start
 

@@ -11,11 +11,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import date, datetime
-from typing import Protocol
 
+from app.domain.documents import KEPT_EXAMPLES, PAGE_REASONS, READ, ReasonCount, SiteOptions
 from app.domain.errors import DeskError
 from app.domain.progress import Progress
-from app.domain.websites import KEPT_EXAMPLES, READ, REASONS, ReasonCount, SiteOptions
 from app.websites.fetching import MOST_BYTES, Fetcher, FetchFailed, Reply
 from app.websites.mirror import Mirror, PageRecord
 from app.websites.robots import MOST_HOPS, Robots, read_robots, sitemap_pages
@@ -23,6 +22,7 @@ from app.websites.selecting import LOGIN, NotFoundPage, Selection, block_key, ju
 from app.websites.urls import Scope, is_same_site, key_of, may_be_endless, origin_of, shape_of
 from retrieval.documents import MAX_BYTES, WebPage
 from retrieval.errors import UnreadableDocument
+from retrieval.reading import FileReader
 from retrieval.text.terms import printable
 
 LONGEST_RUN_S = 3600.0
@@ -40,12 +40,6 @@ _KEEPS_TEXT = frozenset(
      "private")
 )  # fmt: skip
 _ABSENT = frozenset(("gone", "soft-404", "outside"))
-
-
-class PageReader(Protocol):
-    """Reads a page in a process of its own (`retrieval.reading.FileReader`)."""
-
-    def load_page(self, data: bytes, url: str, suffix: str, encoding: str = "") -> WebPage: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +67,7 @@ class _Notes:
     def all(self) -> tuple[ReasonCount, ...]:
         return tuple(
             ReasonCount(reason=reason, number=self._numbers[reason], examples=tuple(self._examples[reason]))
-            for reason in REASONS
+            for reason in PAGE_REASONS
             if self._numbers[reason]
         )
 
@@ -87,7 +81,7 @@ class Crawl:
         options: SiteOptions,
         mirror: Mirror,
         fetcher: Fetcher,
-        reader: PageReader,
+        reader: FileReader,
         known: Callable[[str], Collection[str]],
         progress: Progress,
         *,
@@ -234,7 +228,6 @@ class Crawl:
         return not self._queue or is_in_time
 
     def _look_at(self, record: PageRecord, depth: int, hops: int) -> None:
-        """Note what became of a page, and add its links."""
         if record.outcome == READ:
             new = [block for block in record.blocks if block_key(block) not in self._blocks]
             self._blocks.update(map(block_key, new))

@@ -46,7 +46,7 @@ _NAT64 = ip_network("64:ff9b::/96")  # networks without IPv4 reach public server
 
 
 class FetchFailed(Exception):
-    """A request that was refused or failed. reason: a key of `app.domain.websites.REASONS`. detail: one line."""
+    """A request that was refused or failed. reason: a key of `PAGE_REASONS`. detail: one line."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)

@@ -19,11 +19,12 @@ from pydantic import TypeAdapter, ValidationError
 from retrieval.documents import STORED, Block, stored
 
 _RESUMED_WITHIN = timedelta(hours=24)
+MOST_ABSENT = 2  # a page that so many complete runs in a row did not find is gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRecord:
-    """What became of an address. run: the last run that asked for it. outcome: a key of `app.domain.websites.REASONS`.
+    """What became of an address. run: the last run that asked for it. outcome: a key of `PAGE_REASONS`.
     blocks: its text, also the last known one of a page that cannot be read now. absent: complete runs in a row that did
     not find it. target: where it redirects to. canonical: the address that it names as its own.
     """
@@ -41,6 +42,10 @@ class PageRecord:
     etag: str = ""
     modified: str = ""
     absent: int = 0
+
+    @property
+    def has_text(self) -> bool:
+        return bool(self.text_hash) and self.absent < MOST_ABSENT
 
 
 _RECORD = TypeAdapter(PageRecord)
@@ -65,7 +70,6 @@ class Mirror:
         return began.isoformat()
 
     def finish(self) -> None:
-        """Note that the run is complete."""
         (self._folder / "run.json").unlink(missing_ok=True)
 
     def find(self, url: str) -> PageRecord | None:
@@ -81,14 +85,12 @@ class Mirror:
                 yield record
 
     def keep_document(self, url: str, title: str, blocks: tuple[Block, ...]) -> Path:
-        """Write a document, and return its file."""
         file, data = self.documents / f"{_name(url)}{STORED}", stored(url, title, blocks)
         if not file.exists() or file.read_bytes() != data:
             self._replace(file, data)
         return file
 
     def drop_documents(self, others: set[Path]) -> None:
-        """Delete all files of documents but these."""
         self.documents.mkdir(parents=True, exist_ok=True)
         for file in self.documents.iterdir():
             if file not in others:

@@ -45,10 +45,6 @@ class Robots:
     def delay_s(self) -> float:
         return min(float(self.rules.crawl_delay(AGENT) or 0.0), _LONGEST_DELAY_S)
 
-    @property
-    def sitemaps(self) -> list[str]:
-        return list(self.rules.sitemaps)
-
 
 def read_robots(fetcher: Fetcher, origin: str) -> Robots:
     """Read the rules of a host. None there: everything is allowed. Raises FetchFailed if they cannot be known now, so
@@ -63,7 +59,7 @@ def read_robots(fetcher: Fetcher, origin: str) -> Robots:
 
 def sitemap_pages(fetcher: Fetcher, robots: Robots, origin: str) -> Iterator[str]:
     """Yield the addresses in a site's sitemaps, as they are written. Those that cannot be read end without an error."""
-    waiting = [(url, 1) for url in (*robots.sitemaps, f"{origin}/sitemap.xml")]
+    waiting = [(url, 1) for url in (*robots.rules.sitemaps, f"{origin}/sitemap.xml")]
     seen, number = set[str](), 0
     while waiting and len(seen) < _MOST_SITEMAPS and number < _MOST_URLS:
         text, level = waiting.pop(0)

@@ -8,15 +8,15 @@ address. A page that cannot be read now keeps its text. One that was not found i
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from hashlib import blake2b
 from pathlib import Path
 
 from rapidfuzz.fuzz import ratio
 
-from app.domain.websites import READ
-from app.websites.mirror import Mirror, PageRecord
+from app.domain.documents import READ
+from app.websites.mirror import MOST_ABSENT, Mirror, PageRecord
 from app.websites.urls import Scope
 from retrieval.documents import Block, WebPage, content_hash
 
@@ -62,7 +62,7 @@ def _text(blocks: list[Block], path: str) -> str:
 
 
 def judge(page: WebPage, path: str, missing: NotFoundPage | None, *, is_start: bool) -> str:
-    """Return a key of `app.domain.websites.REASONS`. missing: the site's answer for an address that cannot exist."""
+    """Return a key of `PAGE_REASONS`. missing: the site's answer for an address that cannot exist."""
     length = sum(len(block.text) for block in page.blocks)
     if not page.may_index:
         return "noindex"
@@ -81,7 +81,6 @@ def judge(page: WebPage, path: str, missing: NotFoundPage | None, *, is_start: b
 
 _FEW_PAGES = 10
 _COMMON = 0.6  # of the pages
-MOST_ABSENT = 2
 _ENDS_AT_ONCE = frozenset((READ, "redirect", "noindex", "links", "empty"))
 
 
@@ -98,24 +97,10 @@ class Selection:
     empty: list[str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Light:
-    """What is kept of a record while all are compared."""
-
-    url: str
-    outcome: str
-    text_hash: str
-    absent: int
-    is_canonical: bool
-
-    @property
-    def has_text(self) -> bool:
-        return bool(self.text_hash) and self.absent < MOST_ABSENT
-
-
 def select(mirror: Mirror, scope: Scope, known: Collection[str], today: date) -> Selection:
     """Write the documents of a website, and return them. known: documents of its host."""
-    records = {one.url: one for one in map(_light, mirror.all()) if not scope.refusal(one.url, today)}
+    light = (replace(one, blocks=(), links=()) for one in mirror.all())  # all are in memory together
+    records = {one.url: one for one in light if not scope.refusal(one.url, today)}
     owners = _owners(records.values())
     common = _common_blocks(mirror, owners)
     files, empty = dict[Path, str](), list[str]()
@@ -134,18 +119,13 @@ def select(mirror: Mirror, scope: Scope, known: Collection[str], today: date) ->
     return Selection(files=files, known=ours, gone=gone, aliases=sorted(aliases), empty=empty)
 
 
-def _light(record: PageRecord) -> _Light:
-    is_canonical = record.canonical == record.url
-    return _Light(record.url, record.outcome, record.text_hash, record.absent, is_canonical)
-
-
-def _owners(records: Iterable[_Light]) -> list[str]:
-    by_text = defaultdict[str, list[_Light]](list)
+def _owners(records: Iterable[PageRecord]) -> list[str]:
+    by_text = defaultdict[str, list[PageRecord]](list)
     for one in records:
         if one.has_text:
             by_text[one.text_hash].append(one)
     return sorted(
-        min(equal, key=lambda one: (one.outcome != READ, not one.is_canonical, len(one.url), one.url)).url
+        min(equal, key=lambda one: (one.outcome != READ, one.canonical != one.url, len(one.url), one.url)).url
         for equal in by_text.values()
     )
 
@@ -160,7 +140,7 @@ def _common_blocks(mirror: Mirror, owners: Collection[str]) -> frozenset[int]:
     return frozenset(key for key, number in counts.items() if number >= _COMMON * len(owners))
 
 
-def _is_gone(one: _Light | None, refusal: str) -> bool:
+def _is_gone(one: PageRecord | None, refusal: str) -> bool:
     """Return whether a document must go. one: its page, None if it was not asked for. refusal: why it no longer belongs
     to the website, "" if it does.
     """

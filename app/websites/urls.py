@@ -88,7 +88,7 @@ class Scope:
         return origin + key[len(origin_of(key)) :] if is_same_host(key, origin) else key
 
     def refusal(self, key: str, today: date) -> str:
-        """Return why a page is not read: a key of `app.domain.websites.REASONS`; "" if it may be."""
+        """Return why a page is not read: a key of `PAGE_REASONS`; "" if it may be."""
         if origin_of(key) != origin_of(self.start):
             return "outside"
         place = key[len(origin_of(key)) :]

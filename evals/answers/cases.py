@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from app.domain.errors import DeskError
-from app.knowledge.prompts import PassageText, PromptBuilder, passage_text, question_text
+from app.knowledge.prompts import PromptBuilder, passage_text, question_text
 from app.training import read_rows
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import ModelTokenizer, run_tokens
@@ -115,8 +115,7 @@ class CaseReader:
 
     def _cut(self, file: Path, folder: Path) -> Iterator[tuple[str, str]]:
         for passage in split(load(file), lambda text: len(self.tokens(text)), PASSAGE_TOKENS):
-            text = PassageText(name="", title="", heading_path=passage.heading_path, text=passage.text)
-            yield str(file.relative_to(folder)), passage_text(text)
+            yield str(file.relative_to(folder)), passage_text("", passage.heading_path, passage.text)
 
     def tokens(self, text: str) -> Tokens:
         return run_tokens([Text(text=text)], self._tokenizer)
@@ -233,7 +232,7 @@ class CaseReader:
 
 
 def passage_from_row(row: dict[str, Any]) -> str:
-    return passage_text(PassageText(name="", title=str(row["title"]), heading_path=(), text=str(row["context"])))
+    return passage_text(str(row["title"]), (), str(row["context"]))
 
 
 def holds(text: str, facts: Iterable[str]) -> bool:

@@ -54,9 +54,8 @@ from app.desk import doctor
 from app.desk.calibration import FILE, SEARCH_FILE
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
-from app.storage.archive import back_up_folder
+from app.storage.archive import back_up_folder, restore_folder
 from app.storage.database import sqlite_file
-from app.storage.restoring import restore_folder
 
 LONGEST_S: Final = 60.0  # work that takes longer hangs
 LARGEST_FILE: Final = 600_000  # maximum bytes of a file on a full disk

@@ -43,10 +43,9 @@ from app.domain.errors import DeskError
 from app.domain.setting_types import SHIPPED_DATA
 from app.domain.settings import Settings, load_settings
 from app.pml import advice_for, facts, registry_for
-from app.storage.archive import back_up_folder
+from app.storage.archive import back_up_folder, restore_folder
 from app.storage.database import open_database
 from app.storage.people import Accounts
-from app.storage.restoring import restore_folder
 from app.web.rendering import answer_html
 from app.web.server import create_app
 from cache.errors import CacheError

@@ -7,7 +7,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from app.domain.websites import SiteOptions
+from app.domain.documents import SiteOptions
 from app.websites.crawl import Crawl
 from app.websites.fetching import Fetcher, Guard
 from app.websites.mirror import Mirror
