@@ -149,9 +149,9 @@ class Library:
         return frozenset(key for key in self._database.values(select(PassageRow.module_key)) if key is not None)
 
     def vectors(self, dimension: int, ids: Sequence[int]) -> tuple[Ids, Vectors]:
-        """Return the content of the vector index for some passages: the passage number of each vector `[vectors]`, and
-        the vectors `[vectors, dimension]`. A vector with undefined numbers is replaced by zeros, and the log names its
-        passage.
+        """Return the content of the vector index for some passages, in order: the passage of each vector `[vectors]`,
+        and the vectors `[vectors, dimension]`. A vector with undefined numbers is replaced by zeros, and the log names
+        its passage.
         """
         import numpy as np  # most commands read no vectors
 
@@ -181,7 +181,7 @@ class Library:
 
     def _rows(self, query: AnySelect, ids: Sequence[int]) -> list[AnyRow]:
         with self._database.read() as session:
-            return list(where_in(session, query, PassageRow.id, ids))
+            return list(where_in(session, query.order_by(PassageRow.id), PassageRow.id, ids))
 
     def module_labels(self, keys: Collection[str]) -> dict[str, ModuleLabel]:
         """Return the passage that each module encodes, by key; the oldest of several. Unknown keys are skipped."""
