@@ -330,8 +330,10 @@ def test_the_dashboard_shows_nothing_of_a_hidden_conversation(history, care, dat
     asked(history, "shown?")
     statistics = Statistics(database)
     assert {row.question for row in statistics.misses()} == {"private?", "shown?"}
+    assert [row.question for row in statistics.weakly_supported(0.5)] == ["private?"]
     care.delete_conversation(conversation, ANN)
     assert {row.question for row in statistics.misses()} == {"shown?"}
+    assert statistics.weakly_supported(0.5) == []
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)

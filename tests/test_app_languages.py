@@ -165,6 +165,7 @@ def test_chinese_pages_hold_no_english_words_of_ours():
         answer_mode="模式",
         calibration="结果",
         prefixes=tuple(replace(row, text="文字") for row in overview.prefixes),
+        weak=tuple(replace(row, question="问", shown="答") for row in overview.weak),
         misses=tuple(replace(row, document="甲", passage="乙", question="丙") for row in overview.misses),
     )
     summary = replace(desk.conversations()[0], title="会话", updated=NOW)

@@ -86,7 +86,8 @@ def test_the_document_of_stats_holds_every_kind_of_row(history, stats, database)
     overview = summarise(Library(database), stats, TierContents(), ())
     document = json.loads(json.dumps(overview_json(overview), default=datetime.isoformat))
     assert (document["answers"], document["grounding"], document["quoted"]) == (2, 0.25, 1)
-    assert all(document[rows] for rows in ("reasons", "misses"))
+    assert all(document[rows] for rows in ("reasons", "misses", "points", "weak"))
+    assert (document["weak"][0]["question"], document["weak"][0]["quoted"]) == ("y", True)
 
 
 def counts(database: Database) -> tuple[dict[object, object], dict[object, object]]:

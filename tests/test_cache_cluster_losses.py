@@ -128,6 +128,17 @@ def test_a_text_goes_on_without_a_missing_or_repeated_word(open_cluster, samplin
         assert generation.completion.finish_reason == whole.finish_reason
 
 
+def test_an_end_with_half_a_character_is_delivered_once(open_cluster):
+    cluster = open_cluster()
+    request = request_of(cluster.engine, 1, Sampling(max_tokens=2, given=(97, 228)))
+    whole = cluster.first._engine.submit(request).completion.text
+    cluster.handle.losses = [with_the_end, with_the_end]
+    generation = cluster.engine.submit(request)
+    assert whole.endswith("\ufffd")
+    assert "".join(generation) == generation.completion.text == whole
+    assert not cluster.handle.losses
+
+
 def test_forgetting_counts_each_module_once(open_cluster):
     cluster = open_cluster()
     cluster.encode(1, 2, by=cluster.first)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from app.desk.calibration import Calibration, answer_mode_of, find_calibration, policy_of
 from app.domain.answers import DiskSpace, ModuleRow, Overview, PrefixRow
 from app.domain.documents import ModuleLabel, PassageState, StoredPassage
+from app.domain.quality import WEAK
 from app.domain.reuse_words import SYSTEM_TEXT
 from app.domain.settings import Settings
 from app.domain.statistics import Interval, MemoryBudget, MemoryPlan, Savings, SavingsSample
@@ -145,6 +146,8 @@ def summarise(
         prefixes=prefixes,
         reasons=tuple(statistics.miss_reasons()),
         misses=tuple(statistics.misses()),
+        points=tuple(statistics.points()),
+        weak=tuple(statistics.weakly_supported(WEAK)),
     )
 
 
@@ -156,6 +159,7 @@ def stored_overview(settings: Settings, database: Database) -> Overview:
 
 
 def describe(overview: Overview, settings: Settings, calibration: Calibration | None) -> Overview:
+    """Add which model answers, where, and how."""
     server = settings.model_server
     return replace(
         overview,

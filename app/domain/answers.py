@@ -209,6 +209,7 @@ class Answer:
 
     @property
     def shown(self) -> str:
+        """Return the text with a look-up's line."""
         return BETWEEN.join(filter(None, (self.answer, self.lookup.line))) if self.lookup else self.answer
 
     @property
@@ -318,6 +319,28 @@ class PrefixRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SupportRow:
+    """An answer whose passages did not support all of the model's text. shown: the text after the check."""
+
+    created: datetime
+    question: str
+    shown: str
+    grounding: float
+    quoted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerPoint:
+    """One answer on a time axis."""
+
+    created: datetime
+    ttft_ms: float
+    prompt_tokens: int
+    reused_tokens: int
+    policy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerTotals:
     """Numbers over all answers ever recorded (`app.storage.statistics`). conversations: number stored now. *_tokens:
     prompt tokens by source. grounding: mean over answers; quoted: answers with quotations.
@@ -350,8 +373,9 @@ class DiskSpace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview(AnswerTotals):
-    """The dashboard's numbers. calibration: its result in one line. reading: progress of pre-encoding. documents_read:
-    progress of an ingestion. is_elsewhere: the model is remote, at `device`.
+    """The dashboard's numbers. weak: the latest answers with an unsupported statement. calibration: its result in one
+    line. reading: progress of pre-encoding. documents_read: progress of an ingestion. is_elsewhere: the model is
+    remote, at `device`.
     """
 
     documents: int
@@ -364,6 +388,8 @@ class Overview(AnswerTotals):
     prefixes: tuple[PrefixRow, ...] = ()
     reasons: tuple[ReasonRow, ...] = ()
     misses: tuple[MissRow, ...] = ()
+    points: tuple[AnswerPoint, ...] = ()
+    weak: tuple[SupportRow, ...] = ()
     policy: str = ""
     answer_mode: str = ""
     calibration: str = ""

@@ -149,9 +149,9 @@ class Library:
         return frozenset(key for key in self._database.values(select(PassageRow.module_key)) if key is not None)
 
     def vectors(self, dimension: int, ids: Sequence[int]) -> tuple[Ids, Vectors]:
-        """Return the content of the vector index for some passages, in ascending order: the passage number of each
-        vector `[vectors]`, and the vectors `[vectors, dimension]`. A vector with undefined numbers is replaced by
-        zeros, and the log names its passage.
+        """Return the content of the vector index for some passages, in order: the passage of each vector `[vectors]`,
+        and the vectors `[vectors, dimension]`. A vector with undefined numbers is replaced by zeros, and the log names
+        its passage.
         """
         import numpy as np  # most commands read no vectors
 

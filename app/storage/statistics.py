@@ -22,7 +22,7 @@ from typing import Any, Final, Literal
 from sqlalchemy import BigInteger, ColumnElement, cast, delete, func, select
 from sqlalchemy.orm import Session, aliased
 
-from app.domain.answers import AnswerTotals, MissRow, ReasonRow
+from app.domain.answers import AnswerPoint, AnswerTotals, MissRow, ReasonRow, SupportRow
 from app.domain.statistics import FirstTokenTimes, SavingsSample, UsageSpan
 from app.storage.database import Store
 from app.storage.tables import (
@@ -33,6 +33,8 @@ from app.storage.tables import (
     ModuleUseRow,
     SavingsRow,
     TallyRow,
+    TimingsRow,
+    UsageRow,
 )
 
 GROWTH = 1.1
@@ -209,6 +211,23 @@ class Statistics(Store):
             found = _counted(session, TallyRow.width_s == _width_of(step), *within, step=added_up)
             return [counts.span() for counts in found]
 
+    def points(self, limit: int = 200) -> list[AnswerPoint]:
+        query = (
+            select(
+                MessageRow.created,
+                TimingsRow.ttft.label("ttft_ms"),
+                UsageRow.prompt_tokens,
+                (UsageRow.session + UsageRow.prefix + UsageRow.module).label("reused_tokens"),
+                func.coalesce(MessageRow.policy, "").label("policy"),
+            )
+            .join(MessageRow.timings)
+            .join(MessageRow.usage)
+            .where(MessageRow.role == "assistant")
+            .order_by(MessageRow.created.desc())
+            .limit(limit)
+        )
+        return [AnswerPoint(**row._mapping) for row in reversed(self._database.rows(query))]
+
     def misses(self, limit: int = 50) -> list[MissRow]:
         query = (
             select(
@@ -226,6 +245,22 @@ class Statistics(Store):
             .limit(limit)
         )
         return [MissRow(**row._mapping) for row in self._database.rows(query)]
+
+    def weakly_supported(self, at_most: float, limit: int = 20) -> list[SupportRow]:
+        query = (
+            select(
+                MessageRow.created,
+                func.coalesce(_QUESTION.text, "").label("question"),
+                MessageRow.text.label("shown"),
+                MessageRow.grounding,
+                func.coalesce(MessageRow.quoted, False).label("quoted"),
+            )
+            .outerjoin(_QUESTION, _QUESTION.id == MessageRow.question_id)
+            .where(MessageRow.grounding <= at_most, MessageRow.conversation_id.not_in(_HIDDEN))
+            .order_by(MessageRow.created.desc())
+            .limit(limit)
+        )
+        return [SupportRow(**row._mapping) for row in self._database.rows(query)]
 
     def used_modules(self, answers: int) -> list[list[tuple[str, int]]]:
         """Return key and tokens of the modules of the latest answers, by answer, oldest first."""

@@ -262,7 +262,7 @@ class ClusterEngine(EngineElsewhere):
             stream = self._handle.answer.options(stream=True).remote(
                 message, name, forgotten=self._forgotten, **routing
             )
-            begun = [*request.begun]
+            begun, delivered = [*request.begun], request.delivered
             try:
                 async for frame in stream:
                     event: FromReplica = decoded(frame, FromReplica)
@@ -270,6 +270,7 @@ class ClusterEngine(EngineElsewhere):
                         await self._loop.run_in_executor(None, self._cancel, name)  # it had not arrived before
                     if isinstance(event, Part):
                         begun += event.tokens
+                        delivered += len(event.text)
                         generation.deliver(event.text)
                     elif isinstance(event, Behind):
                         await self._loop.run_in_executor(None, self._tell_those_behind)
@@ -283,7 +284,7 @@ class ClusterEngine(EngineElsewhere):
                 return EngineBusy("its engine is lost")
             if generation.is_cancelled:
                 return CacheError("the request was cancelled, and its engine is lost")
-            request = replace(request, begun=tuple(begun))
+            request = replace(request, begun=tuple(begun), delivered=delivered)
         return CacheError(RESTARTED)
 
     async def _encode_all(self, segments: Sequence[Segment], tenant: str) -> Encoded:

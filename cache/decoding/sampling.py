@@ -159,6 +159,11 @@ class TextStream:
         self._given = max(self._given, certain)
         return piece
 
+    def resume(self, tokens: Sequence[int], delivered: int) -> None:
+        """Take tokens whose text was delivered before: `delivered` characters, at an end also half a character."""
+        self.update(tokens)
+        self._given = max(self._given, delivered)
+
     def _whole_text(self, tokens: Sequence[int]) -> str:
         known = self._tokenizer.decode(tokens[self._before : self._complete])
         text = self._complete_text + self._tokenizer.decode(tokens[self._before :])[len(known) :]

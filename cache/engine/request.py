@@ -47,8 +47,8 @@ FinishReason = Literal["stop", "length", "repeated", "cancelled", "timeout", "sc
 class Request:
     """One prompt to answer. recomputation: rows of placed modules to compute again. session: its conversation. tenant:
     the owner of its computed prefix. module_tenant: the owner of its modules; None: the same. begun: answer tokens
-    already delivered by a lost engine. teacher_forced: a given answer; the completion has the logits that predict it.
-    Raises ValueError for a bad tenant.
+    already delivered by a lost engine, as `delivered` characters. teacher_forced: a given answer; the completion has
+    the logits that predict it. Raises ValueError for a bad tenant.
     """
 
     plan: Plan
@@ -59,6 +59,7 @@ class Request:
     tenant: str = PUBLIC_TENANT
     module_tenant: str | None = None
     begun: tuple[int, ...] = ()
+    delivered: int = 0
     teacher_forced: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:

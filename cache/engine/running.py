@@ -264,7 +264,7 @@ def admit(waiting: Waiting, store: Store, model: Model, spare: int, texts: TextD
     usage = count_usage(waiting, prefix, len(sequence.tokens) - len(behind))
     if answer:
         sampler.skip(len(answer))
-        stream.update(answer)
+        stream.resume(answer, request.delivered)
     waiting.generation.tokens = request.begun
     store.device.count_prefix_use(prefix)
     store.device.count_use(waiting.found)
