@@ -26,7 +26,7 @@ from app.domain.errors import DeskError
 from app.storage import document_change
 from app.storage import library as library_module
 from app.storage.database import Database, open_database
-from app.storage.document_change import remove_document
+from app.storage.document_change import DocumentChange
 from app.storage.history import REMOVED_QUOTE, History
 
 ROWS = 10
@@ -248,7 +248,7 @@ def test_what_was_stored_before_a_change_failed_is_found(tmp_path, monkeypatch):
         first, *others = [one.path for one in desk.documents()]
 
         def remove(paths: list[str]) -> None:
-            remove_document(desk.database, first)
+            DocumentChange(desk.database, first).run(None)
             raise DeskError("the disk is full", code="disk-full")
 
         monkeypatch.setattr(desk.library, "remove", remove)
