@@ -28,7 +28,7 @@ LEARNED = Path(__file__).with_name("wishes.npz")
 LONGEST_RUN = 3  # words; a Chinese character is a word
 ALIKE = 4  # examples: the mean of the most similar ones counts
 KNOWN = 0.5  # share of a message's words that the learned weights must know
-AS_LIKELY, POSSIBLE = 0.75, 0.05  # beside the likeliest look-up of a sure wish, and of one that is only offered
+AS_LIKELY, POSSIBLE = 0.3, 0.05  # beside the likeliest look-up of a sure wish, and of one that is only offered
 MOST_OFFERED = 3
 _WORD = re.compile(rf"[{CHINESE_JAPANESE}]|[^\W\d_{CHINESE_JAPANESE}]+|\d+")
 
@@ -49,8 +49,8 @@ def runs(message: str) -> set[str]:
 class Learned:
     """The weights. counts: in how many of `messages` a run of words is. own: the weights of runs for "own case", and
     meaning those of the embedding, `[dimension]`. own_plain: of runs, for other embedders. intercepts, `[2]`: with the
-    embedding and without. fit, `[3]`: of the signs of a look-up. decision, `[way, 2, 7]`: of start and offer, with an
-    intercept last. thresholds, `[way, 3]`: certain, start and offer.
+    embedding and without. fit, `[way, 3]`: of the signs of a look-up. decision, `[way, 2, 7]`: of start and offer, with
+    an intercept last. thresholds, `[way, 3]`: certain, start and offer.
     """
 
     messages: int
@@ -185,8 +185,8 @@ class Recogniser:
         known = self._learned
         named, read = named_in(message, self._lookups)
         vector, of_read = np.asarray(self._embed([message, read]), np.float64)
-        shares, best = signs(self._alike(known.weighed(read), of_read), named, known.fit)
         way = known.way(message)
+        shares, best = signs(self._alike(known.weighed(read), of_read), named, known.fit[way])
         own_case = known.own_case(known.weighed(message), vector) if way < 2 else 0.0
         start, offer = known.decision[way] @ np.array([own_case, *best, 1.0])
         certain, sure, offered = known.thresholds[way]

@@ -34,6 +34,7 @@ FALSE_CERTAIN, FALSE_STARTS, FALSE_OFFERS = 0.002, 0.01, 0.16  # shares of near 
 DESKS = 3  # that each of these questions is asked at
 ELSEWHERE_STARTS = 0.25  # share of the cases that no look-up knows
 Rows = list["Message"]
+Scored = tuple["Message", float, Numbers, list[bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +117,7 @@ def learn_own_case(texts: Sequence[str], is_own: Sequence[bool], vectors: Number
     )
 
 
-def left_out(
-    rows: Rows, lookups: dict[str, list[LookUp]], embed: Embed
-) -> Iterator[tuple[Message, float, Numbers, list[bool]]]:
+def left_out(rows: Rows, lookups: dict[str, list[LookUp]], embed: Embed) -> Iterator[Scored]:
     """Yield each message with its "own case" by the other authors, its likeness to each look-up, and which it names."""
     texts = own_cases(rows, lookups)
     for author in sorted({row.author for row in rows}):
@@ -133,25 +132,28 @@ def left_out(
             yield row, own, alike[row.business](learned.weighed(read), of_read), named
 
 
-def learn(folder: Path, embed: Embed) -> dict[str, Any]:
-    """Learn everything. Returns the arrays of the file."""
-    rows, lookups = read(folder)
-    scored = list(left_out(rows, lookups, embed))
-    wishes = [one for one in scored if one[0].kind == "wish"]
-    # Which look-up: each against the others of its business, in messages that wish one.
+def learn_which(wishes: Sequence[Scored], lookups: dict[str, list[LookUp]]) -> Numbers:
+    """Learn which look-up a wish is for, `[3]`: each sign against its mean over the look-ups of the business."""
     apart, is_it = [], []
     for row, _, likeness, named in wishes:
         of_each = np.column_stack([likeness[:, :2], np.array(named, float)])
         apart.append(of_each - of_each.mean(0))
         is_it += [one.name == row.lookup for one in lookups[row.business]]
-    fit = LogisticRegression(C=10.0).fit(np.concatenate(apart), is_it).coef_[0]
-    shares, best = zip(*(signs(likeness, named, fit) for _, _, likeness, named in scored), strict=True)
+    return np.asarray(LogisticRegression(C=10.0).fit(np.concatenate(apart), is_it).coef_[0])
+
+
+def learn(folder: Path, embed: Embed) -> dict[str, Any]:
+    """Learn everything. Returns the arrays of the file."""
+    rows, lookups = read(folder)
+    scored = list(left_out(rows, lookups, embed))
     places = [[one.name for one in lookups[row.business]].index(row.lookup) if row.lookup else -1 for row, *_ in scored]
-    is_right = np.array([int(one.argmax()) == place for one, place in zip(shares, places, strict=True)])
     kinds, languages = (np.array([getattr(row, name) for row, *_ in scored]) for name in ("kind", "language"))
     is_wish, is_elsewhere = kinds == "wish", kinds == "elsewhere"
-    decision, thresholds = np.zeros((3, 2, 7)), np.zeros((3, 3))
+    fit, decision, thresholds = np.zeros((3, 3)), np.zeros((3, 2, 7)), np.zeros((3, 3))
     for way, some in enumerate((languages == "en", languages == "zh", languages != "")):
+        fit[way] = learn_which([one for one, is_of in zip(scored, some & is_wish, strict=True) if is_of], lookups)
+        shares, best = zip(*(signs(likeness, named, fit[way]) for _, _, likeness, named in scored), strict=True)
+        is_right = np.array([int(one.argmax()) == place for one, place in zip(shares, places, strict=True)])
         own = np.array([one if way < 2 else 0.0 for _, one, _, _ in scored])
         found = np.column_stack([own, np.array(best)])
         start = LogisticRegression(max_iter=3000).fit(found[some], (is_right & is_wish)[some])
