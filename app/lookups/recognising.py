@@ -28,7 +28,7 @@ LEARNED = Path(__file__).with_name("wishes.npz")
 LONGEST_RUN = 3  # words; a Chinese character is a word
 ALIKE = 4  # examples: the mean of the most similar ones counts
 KNOWN = 0.5  # share of a message's words that the learned weights must know
-AS_LIKELY, POSSIBLE = 0.3, 0.05  # beside the likeliest look-up of a sure wish, and of one that is only offered
+AS_LIKELY, POSSIBLE = 0.2, 0.02  # beside the likeliest look-up of a sure wish, and of one that is only offered
 MOST_OFFERED = 3
 _WORD = re.compile(rf"[{CHINESE_JAPANESE}]|[^\W\d_{CHINESE_JAPANESE}]+|\d+")
 
