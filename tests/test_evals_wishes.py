@@ -11,11 +11,12 @@ from app.lookups.definitions import LookUp
 from app.lookups.recognising import Recogniser
 from evals.answers.learn_wishes import learn
 
-LOOKUP = """
+LOOKUP = r"""
 [[lookup]]
 name = "{name}"
 title = "{name}"
 examples = ["where is my {name}", "我的{name}到哪了"]
+values = [{{ name = "number", kind = "pattern", pattern = '{name}-\d+', ask = "Number?", example = "{name}-1" }}]
 request = {{ method = "GET", url = "https://shop.example/x" }}
 fields = {{ state = "/state" }}
 identity = "none"
@@ -63,3 +64,5 @@ def test_wishes_are_told_from_rules_and_from_each_other(tmp_path, monkeypatch):
     recogniser = Recogniser([LookUp.model_validate(one) for one in shop], embed)
     heard = {text: recogniser.wish(text) for text in ("has my vase left yet", "how long does a vase take")}
     assert [one and one.lookup.name for one in heard.values()] == ["vase", None]
+    named = recogniser.wish("how long does a vase take, rug-1234?")
+    assert (named.lookup.name, named.or_else) == ("rug", ()), "with a number, at least an offer of what has it"

@@ -49,8 +49,8 @@ def runs(message: str) -> set[str]:
 class Learned:
     """The weights. counts: in how many of `messages` a run of words is. own: the weights of runs for "own case", and
     meaning those of the embedding, `[dimension]`. own_plain: of runs, for other embedders. intercepts, `[2]`: with the
-    embedding and without. fit, `[way, 3]`: of the signs of a look-up. decision, `[way, 2, 7]`: of start and offer, with
-    an intercept last. thresholds, `[way, 3]`: certain, start and offer.
+    embedding and without. fit, `[way, 2]`: of likeness by words and by meaning. decision, `[way, 2, 7]`: of start and
+    offer, with an intercept last. thresholds, `[way, 3]`: certain, start and offer.
     """
 
     messages: int
@@ -134,14 +134,14 @@ def _top(values: Numbers, most: int) -> float:
 
 def signs(likeness: Numbers, named: Sequence[bool], fit: Numbers) -> tuple[Numbers, Numbers]:
     """Return how likely each look-up is the wished one, if there is one, `[lookup]`, and the signs of the likeliest
-    one for a decision, `[5]`.
+    one for a decision, `[5]`. With a value in the message it is one that has it: so in 314 of 316 wishes learned from.
     """
-    named_as = np.array(named, np.float64)
-    logits = np.column_stack([likeness[:, :2], named_as]) @ fit
+    is_possible = np.array(named) if any(named) else np.ones(len(named), bool)
+    logits = np.where(is_possible, likeness[:, :2] @ fit, -np.inf)
     shares = np.exp(logits - logits.max())
     shares /= shares.sum()
     best = int(shares.argmax())
-    return shares, np.array([*likeness[best], named_as[best], shares[best]])
+    return shares, np.array([*likeness[best], float(any(named)), shares[best]])
 
 
 def likely(shares: Numbers, *, is_sure: bool) -> list[int]:
@@ -190,9 +190,9 @@ class Recogniser:
         own_case = known.own_case(known.weighed(message), vector) if way < 2 else 0.0
         start, offer = known.decision[way] @ np.array([own_case, *best, 1.0])
         certain, sure, offered = known.thresholds[way]
-        is_named = bool(best[3])  # its value is there: only what is asked about it is in doubt
+        is_named = any(named)  # a value is there: only what is asked about it is in doubt
         is_sure = bool(start >= sure or (is_named and offer >= offered))
-        if not is_sure and offer < offered:
+        if not (is_sure or is_named or offer >= offered):
             return None
         first, *others = likely(shares, is_sure=is_sure)
         return Wish(

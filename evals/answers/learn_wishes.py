@@ -133,11 +133,10 @@ def left_out(rows: Rows, lookups: dict[str, list[LookUp]], embed: Embed) -> Iter
 
 
 def learn_which(wishes: Sequence[Scored], lookups: dict[str, list[LookUp]]) -> Numbers:
-    """Learn which look-up a wish is for, `[3]`: each sign against its mean over the look-ups of the business."""
+    """Learn which look-up a wish is for, `[2]`: each sign against its mean over the look-ups of the business."""
     apart, is_it = [], []
-    for row, _, likeness, named in wishes:
-        of_each = np.column_stack([likeness[:, :2], np.array(named, float)])
-        apart.append(of_each - of_each.mean(0))
+    for row, _, likeness, _ in wishes:
+        apart.append(likeness[:, :2] - likeness[:, :2].mean(0))
         is_it += [one.name == row.lookup for one in lookups[row.business]]
     return np.asarray(LogisticRegression(C=10.0).fit(np.concatenate(apart), is_it).coef_[0])
 
@@ -149,7 +148,8 @@ def learn(folder: Path, embed: Embed) -> dict[str, Any]:
     places = [[one.name for one in lookups[row.business]].index(row.lookup) if row.lookup else -1 for row, *_ in scored]
     kinds, languages = (np.array([getattr(row, name) for row, *_ in scored]) for name in ("kind", "language"))
     is_wish, is_elsewhere = kinds == "wish", kinds == "elsewhere"
-    fit, decision, thresholds = np.zeros((3, 3)), np.zeros((3, 2, 7)), np.zeros((3, 3))
+    is_named = np.array([any(named) for *_, named in scored])
+    fit, decision, thresholds = np.zeros((3, 2)), np.zeros((3, 2, 7)), np.zeros((3, 3))
     for way, some in enumerate((languages == "en", languages == "zh", languages != "")):
         fit[way] = learn_which([one for one, is_of in zip(scored, some & is_wish, strict=True) if is_of], lookups)
         shares, best = zip(*(signs(likeness, named, fit[way]) for _, _, likeness, named in scored), strict=True)
@@ -167,7 +167,7 @@ def learn(folder: Path, embed: Embed) -> dict[str, Any]:
         thresholds[way] = max(certain, sure), sure, np.quantile(offers[near], 1 - FALSE_OFFERS)
         heard = [likely(one, is_sure=bool(score >= sure)) for one, score in zip(shares, starts, strict=True)]
         begun = (starts >= sure) & np.array([len(one) == 1 for one in heard])
-        shown = (starts >= sure) | (offers >= thresholds[way, 2])
+        shown = (starts >= sure) | (offers >= thresholds[way, 2]) | is_named
         has_right = np.array([place in one for place, one in zip(places, heard, strict=True)])
         for kind in sorted(set(kinds)):
             of = some & (kinds == kind)
