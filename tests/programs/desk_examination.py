@@ -10,7 +10,7 @@ import re
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from sqlalchemy import Column, Connection, MetaData, create_engine, insert, inspect, select, text
+from tiny import build
 from tiny_desk import small_settings, tiny_desk
 
 from app.desk import doctor
@@ -35,6 +36,7 @@ from app.storage.database import Database, open_database, sqlite_file
 from app.storage.files import REPLACED
 from app.storage.migrate import ENDING
 from app.storage.tables import ConversationRow
+from cache.model.language_model import LanguageModel
 from evals.answers.questions import LabelledQuestion
 from evals.answers.search_calibration import LEAST, fit, judged_cases
 from retrieval.documents import content_hash
@@ -62,11 +64,17 @@ def upgrade() -> None:
 
 class Place:
     """The paths of a desk. database_url: None for a file in its data folder. older_url: database of an earlier
-    Warmdesk.
+    Warmdesk. load: its model.
     """
 
-    def __init__(self, folder: Path, database_url: str | None = None, older_url: str | None = None) -> None:
-        self.folder, self.database_url = folder, database_url
+    def __init__(
+        self,
+        folder: Path,
+        database_url: str | None = None,
+        older_url: str | None = None,
+        load: Callable[[], LanguageModel] = build,
+    ) -> None:
+        self.folder, self.database_url, self.load = folder, database_url, load
         self.desk, self.older, self.revisions = folder / "desk", folder / "older", folder / "revisions"
         self.pages, self.asked, self.forgotten = folder / "pages", folder / "asked", folder / "forgotten"
         self.archive = folder / "backup.tar.gz"
@@ -199,7 +207,7 @@ CHECKS = (*(doctor.database, doctor.data_folder, doctor.documents), *(doctor.cal
 
 def examine(place: Place) -> list[str]:
     found, began = list[str](), time.monotonic()
-    with lock_data_folder(place.desk, "chaos"), tiny_desk(place.desk, **place.settings) as desk:
+    with lock_data_folder(place.desk, "chaos"), tiny_desk(place.desk, place.load, **place.settings) as desk:
         for aside in place.desk.glob(f"{REPLACED}*"):
             shutil.rmtree(aside)
         desk.prepare()

@@ -1,13 +1,14 @@
 """Check that nothing grows or breaks over thousands of questions while the documents change.
 
-    make soak [REQUESTS=2000] [CLIENTS=8] [MINUTES=10] [SEED=0]
+    make soak [REQUESTS=2000] [CLIENTS=8] [MINUTES=10] [SEED=0] [MODEL=FILE.gguf TOKENS=20000]
 
-Clients ask a tiny model in conversations of several turns, each as a new customer, and stop some answers. After every
-ten questions one thread changes a folder and ingests it, or deletes a document. Memory, open files and threads of this
-process are read after each eighth of the questions. Findings: growth from the second to the last quarter, an unexpected
-error, usage that does not add up, an answer that quotes text deleted or replaced before the question, and anything
-wrong with the data folder afterwards (`desk_examination`). Prints one JSON document, and exits with 1 if there is a
-finding. Out of scope: requests over HTTP, an engine in its own process, restarts (`chaos`), runs of several days.
+Clients ask a tiny model, or that of a file, in conversations of several turns, each as a new customer, and stop some
+answers. After every ten questions one thread changes a folder and ingests it, or deletes a document. Memory, open files
+and threads of this process are read after each eighth of the questions. Findings: growth from the second to the last
+quarter, an unexpected error, usage that does not add up, an answer that quotes text deleted or replaced before the
+question, and anything wrong with the data folder afterwards (`desk_examination`). Also measured: the time to the first
+text of an answer, and the longest time in which no client got any. Prints one JSON document, and exits with 1 if there
+is a finding. Out of scope: requests over HTTP, an engine in its own process, restarts (`chaos`), runs of several days.
 """
 
 import faulthandler
@@ -15,14 +16,16 @@ import json
 import queue
 import random
 import re
+import statistics
 import sys
 import tempfile
 import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,7 @@ import psutil
 import torch
 import typer
 from programs.desk_examination import Place, examine, left_over
+from tiny import build
 from tiny_desk import tiny_desk
 
 from app.answering.answering import AnswerInProgress
@@ -37,13 +41,13 @@ from app.desk.service import Service
 from app.domain.answers import Answer
 from app.domain.errors import DeskError
 from cache.memory.store import Store
+from cache.model.loading import load_model
 from cache.serving.local_engine import LocalEngine
-from evals.report import describe_machine
+from evals.report import describe_machine, percentile
 
 PAGES, MOST_TURNS = 12, 5
 QUESTIONS_PER_CHANGE = 10
-DEVICE_MEMORY = 2 << 20
-"""Bytes, for some 1,800 tokens: less than the conversations of all clients have, so that memory is always full."""
+MEMORY_TOKENS = 1800  # that memory is for: less than the conversations of 8 clients have, so that it is always full
 STOPPED = 0.15  # share of the answers that their readers stop,
 WAYS = ("at once", "once it began", "leaves", "never reads")  # and how a reader does it
 PARTS = 8  # of the questions; the process is measured at the end of each
@@ -132,11 +136,12 @@ def quoted_before(answer: Answer, oldest: Found) -> list[str]:
     return [f"quotes page {page} edition {edition}" for page, edition in sorted(marks) if edition < oldest[page]]
 
 
-def read(stream: AnswerInProgress, way: str) -> None:
-    """Read an answer. way: how it is stopped, "" if it is not."""
+def read(stream: AnswerInProgress, way: str, heard: Callable[[], None]) -> None:
+    """Read an answer. way: how it is stopped, "" if it is not. heard: called for each piece."""
     if way == "at once":
         stream.cancel()
     for _ in () if way == "never reads" else stream:
+        heard()
         if way == "leaves":
             break
         if way:
@@ -147,7 +152,8 @@ def read(stream: AnswerInProgress, way: str) -> None:
 class Soak:
     """State that the clients and the thread that changes documents share. ends: `time.monotonic` after which nothing
     starts. answered: conversations with their owners. due: True for each change, False at the end; holds one, so that
-    questions wait for late changes.
+    questions wait for late changes. first_ms: times to the first text. last: when a client last got text. longest_s:
+    the longest time without any.
     """
 
     desk: Service
@@ -161,6 +167,9 @@ class Soak:
     findings: list[str] = field(default_factory=list)
     readings: list[ProcessReading] = field(default_factory=list)
     answered: dict[str, str] = field(default_factory=dict)
+    first_ms: list[float] = field(default_factory=list)
+    last: float = 0.0
+    longest_s: float = 0.0
     lock: threading.Lock = field(default_factory=threading.Lock)
     due: "queue.Queue[bool]" = field(default_factory=lambda: queue.Queue(1))
 
@@ -173,6 +182,11 @@ class Soak:
         if is_due:
             self.due.put(True)
         return True
+
+    def heard(self) -> None:
+        with self.lock:
+            now = time.monotonic()
+            self.longest_s, self.last = max(self.longest_s, now - (self.last or now)), now
 
     def done(self, outcome: str, found: Sequence[str]) -> None:
         with self.lock:
@@ -200,8 +214,9 @@ class Soak:
         try:
             stream = self.desk.ask(question, owner=owner, conversation_id=conversation)
             conversation = stream.conversation_id
-            read(stream, way)
+            read(stream, way, self.heard)
             answer = stream.answer
+            self.first_ms += [] if way else [answer.timings.ttft]
             outcome, self.answered[conversation] = "stopped" if way else answer.outcome, owner
             found = quoted_before(answer, oldest)
             if not answer.usage.is_reuse_known:
@@ -253,20 +268,26 @@ class Soak:
             self.findings.append(f"only {self.asked} of {self.requests} questions in time: growth is not known")
 
 
-def measure(requests: int, clients: int, minutes: float, seed: int) -> dict[str, Any]:
-    """Run the soak. outcomes: of questions; stopped: by their readers. errors: by code. readings: after each eighth."""
+def measure(
+    requests: int, clients: int, minutes: float, seed: int, model: str | None = None, tokens: int = MEMORY_TOKENS
+) -> dict[str, Any]:
+    """Run the soak. outcomes: of questions; stopped: by their readers. errors: by code. readings: after each eighth.
+    first_ms: median, 95th percentile and maximum of the time to the first text. longest_s: without text for anybody.
+    """
     rng = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="soak") as name:
         folder = Path(name)
         pages = ChangingPages(folder / "pages", rng)
-        with tiny_desk(folder / "desk", answer_mode="quote", device_memory=DEVICE_MEMORY) as desk:
+        asked = build() if model is None else load_model(model, device="cpu", converted=folder / "models")
+        memory = tokens * asked.info.kv.bytes_per_token
+        with tiny_desk(folder / "desk", lambda: asked, answer_mode="quote", device_memory=memory) as desk:
             desk.ingest([pages.folder])
             desk.prepare()
             soak = Soak(desk, pages, requests, time.monotonic() + minutes * 60)
             soak.run(clients, rng)
             soak.look()
             evicted = desk.engine.contents(with_modules=False).evictions
-        (place := Place(folder)).asked.write_text("\n".join(soak.answered))
+        (place := Place(folder, load=lambda: asked)).asked.write_text("\n".join(soak.answered))
         found = soak.findings + examine(place)
     return {
         "machine": describe_machine(),
@@ -278,15 +299,25 @@ def measure(requests: int, clients: int, minutes: float, seed: int) -> dict[str,
         "errors": dict(soak.errors),
         "changes": dict(soak.changes),
         "evictions": evicted,
+        "first_ms": [round(of(soak.first_ms)) for of in (statistics.median, partial(percentile, percent=95), max)],
+        "longest_s": round(soak.longest_s, 1),
         "readings": [asdict(one) for one in soak.readings],
         "findings": found,
     }
 
 
-def main(requests: int = 2000, clients: int = 8, minutes: float = 10.0, seed: int = 0) -> None:
+def main(
+    requests: int = 2000,
+    clients: int = 8,
+    minutes: float = 10.0,
+    seed: int = 0,
+    model: str | None = None,
+    tokens: int = MEMORY_TOKENS,
+) -> None:
     faulthandler.dump_traceback_later(minutes * 60 + WAIT_S, exit=True)
-    torch.set_num_threads(1)
-    result = measure(requests, clients, minutes, seed)
+    if model is None:
+        torch.set_num_threads(1)
+    result = measure(requests, clients, minutes, seed, model, tokens)
     print(json.dumps(result))
     sys.exit(bool(result["findings"]))
 
