@@ -91,7 +91,7 @@ screenshots: develop
 # Long reliability tests (tests/programs). Variables: make chaos ROUNDS=200 SEED=0 POSTGRES=1
 PROGRAM = PYTHONPATH=tests $(BIN)/python -m programs
 chaos: develop
-	$(PROGRAM).chaos $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) $(if $(POSTGRES),--postgres)
+	$(PROGRAM).chaos $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SEED),--seed $(SEED)) $(if $(POSTGRES),--postgres) $(if $(MODEL),--model $(MODEL))
 
 hostile: develop
 	$(PROGRAM).hostile $(if $(CASES),--cases $(CASES)) $(if $(SEED),--seed $(SEED))

@@ -1,12 +1,13 @@
 """Check that Warmdesk survives failures of processes, disks, files and database servers.
 
-    make chaos [ROUNDS=200] [SEED=0] [POSTGRES=1]
+    make chaos [ROUNDS=200] [SEED=0] [POSTGRES=1] [MODEL=FILE.gguf]
 
-Each round works with a tiny model in a process of its own: ingest, ask, upload, change the FAQ, delete, calibrate,
-restore or migrate. Half of the rounds start with a new data folder, half of them upload, delete or restore. During the
-work one fault happens: kill -9, SIGTERM, a limit on the size of files (a full disk), a data folder that cannot be
-written, a clock that jumps (`time.time` only), a damaged module, search or calibration file, or a damaged database.
-With POSTGRES=1 the database is on a server that is stopped and started instead; its programs must be installed.
+Each round works with a tiny model, or that of a file, in a process of its own: ingest, ask, upload, change the FAQ,
+delete, calibrate, restore or migrate. Half of the rounds start with a new data folder, half of them upload, delete or
+restore. During the work one fault happens: kill -9, SIGTERM, a limit on the size of files (a full disk), a data folder
+that cannot be written, a clock that jumps (`time.time` only), a damaged module, search or calibration file, or a
+damaged database. With POSTGRES=1 the database is on a server that is stopped and started instead; its programs must be
+installed.
 
 Afterwards another process opens the data folder, ingests the pages and examines it (`desk_examination`). A damaged
 database must be refused in one line that names its file, or the damage must not matter, and a backup must restore it.
@@ -29,6 +30,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,9 +58,12 @@ from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.storage.archive import back_up_folder, restore_folder
 from app.storage.database import sqlite_file
+from cache.model.loading import load_model
 
 LONGEST_S: Final = 60.0  # work that takes longer hangs
 LARGEST_FILE: Final = 600_000  # maximum bytes of a file on a full disk
+MEMORY_OF_FILE: Final = 64 << 20  # bytes for keys and values of a model of a file
+LOAD_S: Final = 3.0  # about how long it takes to load
 IGNORES_PERMISSIONS: Final = (1, 2)
 """CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH, by which root ignores permissions."""
 LONGEST_TEXT: Final = 10_000
@@ -201,7 +206,7 @@ def act(place: Place, action: str, fault: str, rng: random.Random) -> dict[str, 
         elif action == "restore":
             restored(place.desk, place.archive)
         else:
-            with tiny_desk(place.desk, **place.settings) as desk:
+            with tiny_desk(place.desk, place.load, **place.settings) as desk:
                 if action == "ingest":
                     desk.ingest([place.pages])
                 elif action == "upload":
@@ -238,7 +243,8 @@ def forget_calibrations(folder: Path) -> list[str]:
 @dataclass(slots=True)
 class Chaos:
     """Rounds with a desk that stays from one to the next. done: rounds by action and fault. refused: rounds that ended
-    with a clear line. ended: rounds that were interrupted.
+    with a clear line. ended: rounds that were interrupted. load_s: how long the model takes to load; the fault
+    may come later by it.
     """
 
     place: Place
@@ -247,6 +253,7 @@ class Chaos:
     done: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     ended: int = 0
+    load_s: float = 0.0
 
     def round(self, action: str, fault: str) -> list[str]:
         write_pages(self.place.pages, self.rng)
@@ -293,7 +300,7 @@ class Chaos:
             "read-only": lambda process: frozen.freeze(),
             "server": lambda process: self._restart(),
         }
-        at_s = self.rng.random() * LATEST_S[action] if fault in strikes else None
+        at_s = self.rng.random() * (LATEST_S[action] + self.load_s) if fault in strikes else None
         own = random.Random(self.rng.random())
         said = in_process(lambda: act(place, action, fault, own), at_s, strikes.get(fault, lambda process: None))
         frozen.thaw()
@@ -320,7 +327,7 @@ def told(look: Callable[[], list[str]]) -> list[str]:
 
 
 def prepared(place: Place, rng: random.Random) -> list[str]:
-    with tiny_desk(place.desk, **place.settings) as desk:
+    with tiny_desk(place.desk, place.load, **place.settings) as desk:
         desk.ingest([place.pages])
         upload(desk, rng)
     return []
@@ -336,8 +343,10 @@ def restored(folder: Path, archive: Path) -> list[str]:
     return []
 
 
-def measure(rounds: int, seed: int, *, on_server: bool = False) -> dict[str, Any]:
-    """Run the rounds. findings: one for each thing that was wrong after a round, with its action and fault."""
+def measure(rounds: int, seed: int, *, on_server: bool = False, model: str | None = None) -> dict[str, Any]:
+    """Run the rounds. findings: one for each thing that was wrong after a round, with its action and fault. model: a
+    GGUF file.
+    """
     torch.set_num_threads(1)
     rng, findings = random.Random(seed), list[dict[str, Any]]()
     with ExitStack() as stack:
@@ -345,6 +354,11 @@ def measure(rounds: int, seed: int, *, on_server: bool = False) -> dict[str, Any
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos")))
         url = None if server is None else stack.enter_context(server.database(EMPTY))
         chaos = Chaos(Place(folder, url), server, rng)
+        if model is not None:
+            converted = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="model")))
+            chaos.place.load = partial(load_model, model, device="cpu", converted=converted)
+            chaos.place.settings = {"device_memory": MEMORY_OF_FILE}
+            chaos.load_s = LOAD_S
         for number in range(rounds):
             action = rng.choice(OFTEN if rng.random() < FILES_TOO else ACTIONS)
             fault = rng.choice(ON_A_FILE if server is None else ON_A_SERVER)
@@ -366,10 +380,12 @@ def measure(rounds: int, seed: int, *, on_server: bool = False) -> dict[str, Any
     }
 
 
-def main(rounds: int = 200, seed: int = 0, postgres: bool = False) -> None:
+def main(rounds: int = 200, seed: int = 0, postgres: bool = False, model: str | None = None) -> None:
+    if postgres and model:
+        sys.exit("MODEL and POSTGRES together are not supported")
     if postgres and binaries() is None:
         sys.exit("initdb and postgres are not installed")
-    result = measure(rounds, seed, on_server=postgres)
+    result = measure(rounds, seed, on_server=postgres, model=model)
     print(json.dumps(result))
     sys.exit(bool(result["findings"]))
 
