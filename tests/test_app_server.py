@@ -15,7 +15,7 @@ from app.access import identity
 from app.access.limits import FREE_FAILURES
 from app.storage.database import open_database
 from app.web.event_gate import EventGate
-from app.web.server import create_app
+from app.web.server import create_app, without_stubs
 
 pytestmark = pytest.mark.usefixtures("running_site")
 
@@ -106,3 +106,17 @@ def test_guessing_is_stopped_even_for_the_right_password(site):
     assert int(response.headers["retry-after"]) > 0
     assert "set-cookie" not in response.headers
     assert site.admin().get("/admin/").status_code == 200  # from another address
+
+
+def test_gradio_writes_no_stubs_into_its_folder(tmp_path, monkeypatch):
+    from gradio.component_meta import create_or_modify_pyi
+
+    (tmp_path / "widgets.py").write_text("\nclass Widget:\n    def __init__(self): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    from widgets import Widget
+
+    with without_stubs():
+        create_or_modify_pyi(Widget, "Widget", [])
+    assert not (tmp_path / "widgets.pyi").exists()
+    create_or_modify_pyi(Widget, "Widget", [])
+    assert (tmp_path / "widgets.pyi").exists(), "it would have"

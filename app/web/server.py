@@ -1,7 +1,9 @@
 """The web application: own routes first, then the chat at "/"."""
 
+import inspect
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -158,7 +160,8 @@ def _mount_chat(app: FastAPI, desk: Service, limits: QuestionLimits, settings: S
     os.environ["GRADIO_ANALYTICS_CACHE_FREQUENCY"] = str(10**9)  # else each event makes a table of all
     os.environ["GRADIO_TEMP_DIR"] = str(settings.pages_folder)
     shutil.rmtree(settings.pages_folder, ignore_errors=True)
-    import gradio as gr
+    with without_stubs():
+        import gradio as gr
 
     from app.web.chat_page import build_chat
 
@@ -184,6 +187,25 @@ def _mount_chat(app: FastAPI, desk: Service, limits: QuestionLimits, settings: S
     chat.app = mounted.app
     mounted.app = EventGate(mounted.app, chat)
     chat.has_launched = True  # else Gradio opens any file that is named in an event (`_check_allowed`)
+
+
+@contextmanager
+def without_stubs() -> Iterator[None]:
+    """Keep Gradio from writing its .pyi files anew when it is imported, which takes two fifths of the time. It writes
+    none for a class without a file.
+    """
+    file_of = inspect.getfile
+
+    def no_file(object: Any) -> str:
+        if sys._getframe(1).f_globals["__name__"] == "gradio.component_meta":
+            raise OSError
+        return file_of(object)
+
+    inspect.getfile = no_file
+    try:
+        yield
+    finally:
+        inspect.getfile = file_of
 
 
 @contextmanager
