@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import gc
 import os
+import ssl
 import sys
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +74,14 @@ def _no_waiting_for_disks():
     """Make os.fsync do nothing: tests do not lose power, and waiting for the disk takes long."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _certificates_read_once():
+    """Clients share their TLS settings, which take 50 ms to read and none of them changes."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ssl, "create_default_context", cache(ssl.create_default_context))
         yield
 
 
