@@ -22,7 +22,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from starlette.exceptions import HTTPException
 
-from app.desk.output import lookup_json
+from app.desk.output import lookup_json, usage_json
 from app.domain.answers import (
     Answer,
     AnswerTimings,
@@ -340,17 +340,9 @@ def file_name(path: str) -> str:
 
 def usage_reply(usage: AnswerUsage) -> dict[str, Any]:
     """Return tokens by source. cached_tokens = session + prefix + module; null if a remote server does not tell."""
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": {
-            "cached_tokens": usage.cached_tokens if usage.is_reuse_known else None,
-            "session": usage.session,
-            "prefix": usage.prefix,
-            "module": usage.module,
-        },
-    }
+    tokens = usage_json(usage)
+    del tokens["computed_tokens"]
+    return {**tokens, "total_tokens": usage.prompt_tokens + usage.completion_tokens}
 
 
 def logprobs_reply(answer: Answer | PlainAnswer) -> dict[str, Any] | None:

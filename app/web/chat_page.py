@@ -45,6 +45,9 @@ def shown_as_toast(language: str) -> Iterator[None]:
 FRAME = ("side", "header", "foot", "data")
 """Static templates in templates/chat. Their texts are translated when the page is opened."""
 ANSWERS_AT_ONCE = 24
+QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+DIRECT: dict[str, Any] = {**QUIET, "concurrency_limit": None}
+"""Options of all events, and of those that need no language model."""
 _READ_ADDRESS = "() => location.hash.slice(1).replace(/[^0-9a-zA-Z_-]/g, '').slice(0, 64)"
 _WRITE_ADDRESS = "(id) => { history.replaceState(null, '', id ? '#' + id : location.pathname + location.search); }"
 
@@ -139,36 +142,11 @@ class HandoffPart:
             view = replace(self._flow.open(conversation_id, reader), answering=None)  # the box stays as it is
             return (*_updates(view), *drawn(line))
 
-        quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
-        self._html.person(acted, [open_id], [*shown, *parts], **quiet)
+        self._html.person(acted, [open_id], [*shown, *parts], **DIRECT)
         for looks in (self._timer.tick, foot.look):
-            looks(ticked, [open_id, self._mark], [*shown, *parts], trigger_mode="once", **quiet)
-        verdict.then(judged, [open_id, self._mark], parts, **quiet)
-        transcript.change(refreshed, [open_id, self._mark], parts, **quiet)
-
-
-class ReadingPart:
-    """The line of documents that are being read. Create it at its place on the page. The page looks for news every two
-    seconds, but only while there are some.
-    """
-
-    def __init__(self, flow: ChatFlow) -> None:
-        self._flow = flow
-        html = gr.HTML("", elem_id="wd-reading", js_on_load=None, apply_default_css=False)
-        self.parts = [html, gr.Timer(PERIOD_S, active=False)]
-
-    def drawn(self, reader: Reader) -> tuple[Any, ...]:
-        line = self._flow.reading(reader)
-        return line, gr.Timer(active=bool(line))
-
-    def connect(self, open_id: Any, shown: list[Any]) -> None:
-        def ticked(conversation_id: str, request: gr.Request) -> tuple[Any, ...]:
-            reader = _reader(request)
-            return (*_updates(self._flow.look(conversation_id, reader)), *self.drawn(reader))
-
-        quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
-        timer: Any = self.parts[1]
-        timer.tick(ticked, [open_id], [*shown, *self.parts], trigger_mode="once", **quiet)
+            looks(ticked, [open_id, self._mark], [*shown, *parts], trigger_mode="once", **DIRECT)
+        verdict.then(judged, [open_id, self._mark], parts, **DIRECT)
+        transcript.change(refreshed, [open_id, self._mark], parts, **DIRECT)
 
 
 def build_chat(desk: Service, limits: QuestionLimits, settings: Settings) -> gr.Blocks:
@@ -176,8 +154,17 @@ def build_chat(desk: Service, limits: QuestionLimits, settings: Settings) -> gr.
     flow = ChatFlow(desk, limits, settings)
     acts = static("answers.js") + static("chat.js")
 
-    def part(value: str, name: str, script: str = acts) -> gr.HTML:
-        return gr.HTML(value, elem_id=name, js_on_load=script, apply_default_css=False)
+    def part(name: str, script: str | None = acts) -> gr.HTML:
+        return gr.HTML("", elem_id=name, js_on_load=script, apply_default_css=False)
+
+    def read(reader: Reader) -> tuple[Any, ...]:
+        """Return the line of documents that are being read. The page looks for news only while there is one."""
+        line = flow.reading(reader)
+        return line, gr.Timer(active=bool(line))
+
+    def looked(open_id: str, request: gr.Request) -> tuple[Any, ...]:
+        reader = _reader(request)
+        return (*_updates(flow.look(open_id, reader)), *read(reader))
 
     def opened(conversation_id: str, request: gr.Request) -> tuple[Any, ...]:
         reader = _reader(request)
@@ -186,7 +173,7 @@ def build_chat(desk: Service, limits: QuestionLimits, settings: Settings) -> gr.
         shown = {"name": settings.desk_name, "prefetch": settings.foresees}
         shown["is_known"] = reader.owner.startswith(KNOWN)
         frame = (render(f"chat/{part}.html", language=reader.language, **shown) for part in FRAME)
-        return (*_updates(flow.arrive(conversation_id, reader), **box), *frame, *reading.drawn(reader))
+        return (*_updates(flow.arrive(conversation_id, reader), **box), *frame, *read(reader))
 
     def shows(work: Callable[[str, gr.EventData, Reader], ChatView]) -> Callable[..., tuple[Any, ...]]:
         def handler(open_id: str, event: gr.EventData, request: gr.Request) -> tuple[Any, ...]:
@@ -232,43 +219,41 @@ def build_chat(desk: Service, limits: QuestionLimits, settings: Settings) -> gr.
     with gr.Blocks(title=settings.desk_name, analytics_enabled=False, fill_width=True, fill_height=True) as blocks:
         with gr.Row(elem_id="wd-app"):
             with gr.Column(elem_id="wd-side", min_width=0):
-                side = part("", "wd-side-head")
-                listed = part("", "wd-list")
-                data = part("", "wd-data")
+                side = part("wd-side-head")
+                listed = part("wd-list")
+                data = part("wd-data")
             with gr.Column(elem_id="wd-main", min_width=0):
-                top = part("", "wd-top")
+                top = part("wd-top")
                 with gr.Column(elem_id="wd-scroll"):
-                    transcript = part("", "wd-transcript")
-                    live = part("", "wd-live")
+                    transcript = part("wd-transcript")
+                    live = part("wd-live")
                 with gr.Column(elem_id="wd-foot"):
-                    reading = ReadingPart(flow)
-                    handoff = HandoffPart(flow, HandoffView(desk, settings, limits), part("", "wd-handoff"))
+                    reading, timer = part("wd-reading", None), gr.Timer(PERIOD_S, active=False)
+                    handoff = HandoffPart(flow, HandoffView(desk, settings, limits), part("wd-handoff"))
                     plain: dict[str, Any] = {"label": "", "show_label": False, "container": False}
                     box = gr.Textbox(elem_id="wd-box", lines=1, max_lines=8, autofocus=True, submit_btn=True, **plain)
-                    foot = part("", "wd-hint", static("typing.js") + static("page.js"))
+                    foot = part("wd-hint", static("typing.js") + static("page.js"))
         open_id = gr.Textbox(visible="hidden", elem_id="wd-open-id", label="Open conversation")
         editing = gr.Textbox(visible="hidden", elem_id="wd-editing", label="Changing the last question")
 
         shown = [open_id, transcript, live, listed, editing, box]
-        quiet: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
-        answers: dict[str, Any] = {**quiet, "concurrency_limit": ANSWERS_AT_ONCE, "concurrency_id": "answers"}
-        direct: dict[str, Any] = {**quiet, "concurrency_limit": None}
-        blocks.load(opened, [open_id], [*shown, side, top, foot, data, *reading.parts], js=_READ_ADDRESS, **direct)
-        open_id.change(None, [open_id], None, js=_WRITE_ADDRESS, **quiet)
+        answers: dict[str, Any] = {**QUIET, "concurrency_limit": ANSWERS_AT_ONCE, "concurrency_id": "answers"}
+        blocks.load(opened, [open_id], [*shown, side, top, foot, data, reading, timer], js=_READ_ADDRESS, **DIRECT)
+        open_id.change(None, [open_id], None, js=_WRITE_ADDRESS, **QUIET)
         box.submit(asked, [box, open_id, editing], shown, **answers)
-        box.stop(stopped, None, None, **direct)
+        box.stop(stopped, None, None, **DIRECT)
         for place in (transcript, live):  # live: after an error
             place.example(chosen, [open_id], shown, **answers)
         transcript.retry(retried, [open_id], shown, **answers)
-        transcript.edit(edited, [open_id], shown, **direct)
-        verdict = transcript.verdict(judged, None, None, trigger_mode="multiple", **direct)  # a reason follows at once
+        transcript.edit(edited, [open_id], shown, **DIRECT)
+        verdict = transcript.verdict(judged, None, None, trigger_mode="multiple", **DIRECT)  # a reason follows at once
         handoff.connect(open_id, transcript, shown, verdict, foot)
-        reading.connect(open_id, shown)
-        side.open(clicked, [open_id], shown, **direct)
-        side.find(searched, [open_id], shown, **direct)
-        listed.open(clicked, [open_id], shown, **direct)
-        listed.remove(removed, [open_id], shown, **direct)
-        listed.restore(restored, [open_id], shown, **direct)
-        listed.rename(renamed, [open_id], shown, **direct)
+        timer.tick(looked, [open_id], [*shown, reading, timer], trigger_mode="once", **DIRECT)
+        side.open(clicked, [open_id], shown, **DIRECT)
+        side.find(searched, [open_id], shown, **DIRECT)
+        listed.open(clicked, [open_id], shown, **DIRECT)
+        listed.remove(removed, [open_id], shown, **DIRECT)
+        listed.restore(restored, [open_id], shown, **DIRECT)
+        listed.rename(renamed, [open_id], shown, **DIRECT)
     blocks.queue(max_size=4 * ANSWERS_AT_ONCE)
     return blocks

@@ -20,7 +20,7 @@ const endRename = (form) => {
 };
 
 element.addEventListener("click", (event) => {
-  const button = event.target.closest("button[data-act]");
+  const button = event.target.closest("button[data-act], a[data-act]");
   if (!button) return;
   const act = button.dataset.act;
   if (act === "example") trigger("example", { text: button.dataset.text });
@@ -42,6 +42,10 @@ element.addEventListener("click", (event) => {
   if (act === "person") trigger("person", { act: button.dataset.person, email: "" });
   if (act === "source") showSource(button);
   if (act === "copy") copy(button);
+  if (act === "skip") {
+    event.preventDefault(); // the address names the open conversation
+    document.querySelector("#wd-box textarea")?.focus();
+  }
   if (act === "menu") {
     const open = app().classList.toggle("wd-nav-open");
     if (open) document.querySelector("#wd-side button")?.focus();
@@ -78,10 +82,4 @@ element.addEventListener("input", (event) => {
   if (event.target.dataset.act !== "find") return;
   clearTimeout(typed);
   typed = setTimeout(() => trigger("find", { text: event.target.value }), 250);
-});
-
-element.addEventListener("click", (event) => {
-  if (!event.target.closest("[data-act=skip]")) return;
-  event.preventDefault(); // the address names the open conversation
-  document.querySelector("#wd-box textarea")?.focus();
 });

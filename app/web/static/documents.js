@@ -2,14 +2,9 @@
 // what came of it, and redraws what has changed.
 "use strict";
 
-const REDRAWN = [".wd-facts", "#folders", "#listed"];
+const redrawn = () => redraw([".wd-facts", "#folders", "#listed"]);
 const part = (id) => document.getElementById(id);
 const reason = (error) => (error instanceof TypeError ? words("broken") : error.message); // fetch says nothing better
-
-async function redraw() {
-  const page = await fetched(window.location.href);
-  if (page) for (const place of REDRAWN) document.querySelector(place).replaceWith(page.querySelector(place));
-}
 
 function say(id, text, failed = false) {
   part(id).textContent = text;
@@ -56,13 +51,13 @@ async function upload(event) {
   say("uploaded", words(done === lines.length ? "all" : "some", { done, total: lines.length }), done < lines.length);
   button.disabled = false;
   part("files").value = "";
-  await redraw();
+  await redrawn();
 }
 
 async function read(folder, path, body) {
   const show = (text) => say("synchronised", `${folder}: ${text}`);
   show(words("starting"));
-  const soon = window.setTimeout(redraw, 2000); // with a button that stops it
+  const soon = window.setTimeout(redrawn, 2000); // with a button that stops it
   try {
     const result = await follow(await send(path, body), show);
     const left = result.num_files ? ` ${words("left_out", { number: result.num_files })}` : "";
@@ -74,7 +69,7 @@ async function read(folder, path, body) {
     return false;
   } finally {
     window.clearTimeout(soon);
-    await redraw();
+    await redrawn();
   }
 }
 
@@ -151,7 +146,7 @@ async function tell(id, path, body, said, before = "") {
   } catch (error) {
     say(id, before + reason(error), true);
   }
-  await redraw();
+  await redrawn();
 }
 
 async function end(button) {

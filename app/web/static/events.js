@@ -21,10 +21,13 @@ async function follow(response, show) {
   }
 }
 
-const fetched = async (address) => {
+// Draws parts of the page again, as they are at an address now.
+async function redraw(places, address = window.location.href) {
   const response = await fetch(address);
-  return response.ok && new DOMParser().parseFromString(await response.text(), "text/html");
-};
+  if (!response.ok) return;
+  const page = new DOMParser().parseFromString(await response.text(), "text/html");
+  for (const place of places) document.querySelector(place).replaceWith(page.querySelector(place));
+}
 
 const send = (path, body) =>
   fetch(path, { method: "POST", body: JSON.stringify(body), headers: { "content-type": "application/json" } });

@@ -11,13 +11,8 @@ const label = () => {
 
 // What a screen reader is told: that an answer is on its way, and the whole answer when it has ended.
 const speak = (words) => {
-  let region = document.querySelector("#wd-spoken");
-  if (!region) {
-    region = Object.assign(document.createElement("div"), { id: "wd-spoken", className: "wd-sr" });
-    region.setAttribute("aria-live", "polite");
-    document.querySelector("#wd-main").append(region);
-  }
-  region.textContent = words;
+  const region = document.querySelector("#wd-spoken");
+  if (region) region.textContent = words;
 };
 
 const start = () => {

@@ -30,17 +30,12 @@ async function submit(event) {
       answer.textContent = saved.answer;
       answer.hidden = false;
     }
-    await redraw();
+    await redraw(["#pairs"], "/admin/faq");
   } catch (error) {
     line.className = "wd-error";
     show(error.message);
   }
   button.disabled = false;
-}
-
-async function redraw() {
-  const page = await fetched("/admin/faq");
-  if (page) document.getElementById("pairs").replaceWith(page.getElementById("pairs"));
 }
 
 async function pin(button) {
