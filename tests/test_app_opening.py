@@ -81,7 +81,7 @@ def test_the_server_listens_before_it_imports_what_is_large():
 
 def test_the_bundled_model_and_the_search_need_no_transformers(tmp_path, models, bundled_model):
     """Was wrong once: its import was a quarter of the time that `warmdesk ask` takes, and an ingestion of documents
-    waited for it before the first one.
+    waited for it before the first one. So were the libraries of all formats, in each server.
     """
     (tmp_path / "models").symlink_to(models)
     program = """
@@ -95,11 +95,12 @@ from app.domain.settings import Settings
 with Service(Settings(data_dir=Path(sys.argv[1]))) as service:
     assert service.search.embedder.embed_queries(["Is it open?"]).any()
     service.statements
+import app.web.document_routes
 print(*sys.modules)
 """
     command = [sys.executable, "-c", program, str(tmp_path)]
     imported = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    assert not {"transformers", "sentence_transformers", "huggingface_hub"}.intersection(imported)
+    assert not {"transformers", "sentence_transformers", "huggingface_hub", "openpyxl", "pptx"}.intersection(imported)
 
 
 @pytest.fixture

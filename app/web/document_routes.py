@@ -37,7 +37,6 @@ from app.storage.files import open_without_links
 from app.web.admin_pages import admin_page
 from app.web.rendering import page_language, problem_words, translations
 from retrieval.documents import MAX_BYTES
-from retrieval.loaders.load import FORMATS, SUPPORTED
 
 log = logging.getLogger(__name__)
 
@@ -185,6 +184,9 @@ def add_document_routes(app: FastAPI, desk: Service, record: Record) -> None:
 
     @app.get("/admin/documents")
     def page(request: Request, collection: Line | None = None, q: Line = "", page: int = 1) -> HTMLResponse:
+        # With the libraries of all formats, 30 MB, which a server without visitors of this page does not need.
+        from retrieval.loaders.load import FORMATS, SUPPORTED
+
         documents = desk.documents()
         listed = found(documents, collection, q)
         last = max(1, -(-len(listed) // SHOWN))
