@@ -1,15 +1,16 @@
 """Types of settings: limits, their words in error messages, and values that are more than a number.
 
 A type reads a Python value, a value of the settings file, or the text of an environment variable. A wrong value is a
-ValueError. A list has one entry per line, a table one `name = value` per line. The key of a remote model is read from
-the environment only, so that no file, page or log contains it. It is sent to one server only. The bundled data is in
-`data/` of a source tree, in `warmdesk_data/` of an installed wheel.
+ValueError. A list has one entry per line or is as in TOML, a table has one `name = value` per line. The key of a remote
+model is read from the environment only, so that no file, page or log contains it. It is sent to one server only. The
+bundled data is in `data/` of a source tree, in `warmdesk_data/` of an installed wheel.
 """
 
 import json
 import re
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -51,7 +52,10 @@ _ROW = re.compile(r'(?P<name>"(?:[^"\\]|\\.)*"|[^"=\s]+(?:\s+[^"=\s]+)*)\s*=\s*(
 
 
 def lines_of(text: str, also: str = "\n") -> tuple[str, ...]:
-    """Return the entries of a list, without empty ones. also: additional separators."""
+    """Return the entries of a list, without empty ones. also: additional separators. A list as in TOML is one, too."""
+    with suppress(ValueError, RecursionError):
+        if isinstance(found := json.loads(text), list):
+            return tuple(map(str, found))
     return tuple(entry.strip() for entry in re.split(rf"[\n{also}]", text) if entry.strip())
 
 
