@@ -66,3 +66,5 @@ def test_wishes_are_told_from_rules_and_from_each_other(tmp_path, monkeypatch):
     assert [one and one.lookup.name for one in heard.values()] == ["vase", None]
     named = recogniser.wish("how long does a vase take, rug-1234?")
     assert (named.lookup.name, named.or_else) == ("rug", ()), "with a number, at least an offer of what has it"
+    assert recogniser.wish("rug-1234") is recogniser.wish("ｒｕｇ－１２３４") is None, "a number alone"
+    assert recogniser.wish("rug-1234怎么样了").lookup.name == "rug", "no spaces, but words"

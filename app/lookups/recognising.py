@@ -180,7 +180,8 @@ class Recogniser:
             decided = self._decided[own]
             return None if decided is None else Wish(decided, is_sure=True, is_certain=True)
         is_value = any(fits(value, message) for one in self._lookups for value in one.values)
-        if set(own) <= {"0"} or (len(message.split()) == 1 and is_value):
+        is_token = len(message.split()) == 1 and unicodedata.normalize("NFKC", message).isascii()
+        if set(own) <= {"0"} or (is_token and is_value):
             return None  # a value, or a try at one, without another word
         known = self._learned
         named, read = named_in(message, self._lookups)
