@@ -16,7 +16,7 @@ bench = typer.Typer(no_args_is_help=True, help="Measure speed and memory.")
 commands.add_typer(bench, name="bench")
 
 Threads = Annotated[str | None, typer.Option(help="Thread counts; default: all.")]
-Write = Annotated[Path | None, typer.Option(help="Write the table into this file.")]
+Write = Annotated[Path | None, typer.Option(help="Write the table between two lines of a file; an error names them.")]
 Plot = Annotated[Path | None, typer.Option(help="Draw the result into this .svg file.")]
 Arms = Annotated[str, typer.Option(help="Comma-separated. Those of transformers take minutes.")]
 LlamaServerPath = Annotated[
