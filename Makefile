@@ -98,7 +98,7 @@ hostile: develop
 
 soak: develop
 	$(PROGRAM).soak $(if $(REQUESTS),--requests $(REQUESTS)) $(if $(CLIENTS),--clients $(CLIENTS)) \
-		$(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(MODEL),--model $(MODEL) --tokens $(TOKENS))
+		$(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED)) $(if $(MODEL),--model $(MODEL)) $(if $(TOKENS),--tokens $(TOKENS))
 
 flood: develop
 	$(PROGRAM).flood $(or $(FOLDER),$(DATA_DIR)) $(if $(SECONDS),--seconds $(SECONDS))

@@ -189,5 +189,6 @@ def test_lists_and_tables_of_the_file_and_of_the_environment(environ, write_file
     assert settings.page_urls == {"": "https://b.example"}
     as_in_file = {"WARMDESK_PRIVATE_HOSTS": '["10.0.0.7:8080", "[::1]:80"]'}
     assert load_settings({}, environ | as_in_file).private_hosts == ("10.0.0.7:8080", "[::1]:80")
-    with pytest.raises(DeskError, match="private_hosts"):
-        load_settings({}, environ | {"WARMDESK_PRIVATE_HOSTS": "[" * 99_999 + "A"})
+    for wrong in ("[" * 99_999 + "A", "[1]"):
+        with pytest.raises(DeskError, match="private_hosts"):
+            load_settings({}, environ | {"WARMDESK_PRIVATE_HOSTS": wrong})

@@ -52,10 +52,7 @@ _ROW = re.compile(r'(?P<name>"(?:[^"\\]|\\.)*"|[^"=\s]+(?:\s+[^"=\s]+)*)\s*=\s*(
 
 
 def lines_of(text: str, also: str = "\n") -> tuple[str, ...]:
-    """Return the entries of a list, without empty ones. also: additional separators. A list as in TOML is one, too."""
-    with suppress(ValueError, RecursionError):
-        if isinstance(found := json.loads(text), list):
-            return tuple(map(str, found))
+    """Return the entries of a list, without empty ones. also: additional separators."""
     return tuple(entry.strip() for entry in re.split(rf"[\n{also}]", text) if entry.strip())
 
 
@@ -269,7 +266,12 @@ def _folder(raw: object) -> Path:
 
 
 def _listed(raw: object, also: str = "\n") -> tuple[object, ...]:
-    entries = lines_of(raw, also) if isinstance(raw, str) else raw
+    entries = raw
+    if isinstance(raw, str):
+        entries = lines_of(raw, also)
+        with suppress(ValueError, RecursionError):  # lines are rarely JSON
+            if isinstance(as_in_file := json.loads(raw), list):
+                entries = as_in_file
     if not isinstance(entries, list | tuple):
         raise ValueError
     return tuple(entries)

@@ -197,7 +197,7 @@ def without_stubs() -> Iterator[None]:
     file_of = inspect.getfile
 
     def no_file(object: Any) -> str:
-        if sys._getframe(1).f_globals["__name__"] == "gradio.component_meta":
+        if sys._getframe(1).f_globals.get("__name__") == "gradio.component_meta":
             raise OSError
         return file_of(object)
 
