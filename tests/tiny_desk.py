@@ -45,6 +45,7 @@ def tiny_desk(
     with (
         patch("app.knowledge.ingest.FileReader", ReaderHere),
         patch("app.knowledge.uploads.FileReader", ReaderHere),
+        patch("app.knowledge.websites.FileReader", ReaderHere),
         Service(
             small_settings(folder, **changes),
             model=lambda _: load(),

@@ -280,18 +280,21 @@ def copy_database(database: Path, copy: Path) -> str | None:
         with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(copy)) as target:
             source.backup(target)  # all pages in one step, which is one reading transaction
             target.execute("PRAGMA journal_mode = DELETE")  # one file
-            return check_database(target)
+            return check_database(target, database)
     except sqlite3.Error as error:
         if error.sqlite_errorname.startswith("SQLITE_FULL"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) from error
         raise DeskError(f"the database {database} cannot be copied: {error}", code="database-error") from error
 
 
-def check_database(connection: sqlite3.Connection) -> str | None:
-    """Read a whole database; returns its revision. Raises DeskError if it is damaged, and sqlite3.Error."""
+def check_database(connection: sqlite3.Connection, file: Path) -> str | None:
+    """Read a whole database; returns its revision. file: its name. Raises DeskError if it is damaged, and
+    sqlite3.Error.
+    """
     [[found]] = connection.execute("PRAGMA integrity_check(1)").fetchall()
     if found != "ok":
-        raise DeskError(f"the database is damaged ({found}): restore a backup", code="database-damaged")
+        problem = found.splitlines()[-1]  # above it: of which database of the connection
+        raise DeskError(f"the database {file} is damaged ({problem}): restore a backup", code="database-damaged")
     [[last]] = connection.execute("SELECT max(version_num) FROM alembic_version").fetchall()
     return None if last is None else str(last)
 
@@ -435,7 +438,7 @@ def _prepare(database: Path, before: str, now: str) -> Access:
     """Check a database, change its paths to the new data folder, and end all sessions."""
     try:
         with closing(sqlite3.connect(database)) as connection, connection:
-            check_database(connection)
+            check_database(connection, database)
             for table, column in _PATHS if before != now else ():
                 connection.execute(
                     f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE substr({column}, 1, ?) = ?",

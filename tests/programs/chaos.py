@@ -3,11 +3,11 @@
     make chaos [ROUNDS=200] [SEED=0] [POSTGRES=1] [MODEL=FILE.gguf]
 
 Each round works with a tiny model, or that of a file, in a process of its own: ingest, ask, upload, change the FAQ,
-delete, calibrate, restore or migrate. Half of the rounds start with a new data folder, half of them upload, delete or
-restore. During the work one fault happens: kill -9, SIGTERM, a limit on the size of files (a full disk), a data folder
-that cannot be written, a clock that jumps (`time.time` only), a damaged module, search or calibration file, or a
-damaged database. With POSTGRES=1 the database is on a server that is stopped and started instead; its programs must be
-installed.
+delete, calibrate, back up, restore, migrate or read a website. Half of the rounds start with a new data folder, half of
+them upload, delete or restore. During the work one fault happens: kill -9, SIGTERM, a limit on the size of files (a
+full disk), a data folder that cannot be written, a clock that jumps (`time.time` only), a damaged module, search or
+calibration file, or a damaged database. With POSTGRES=1 the database is on a server that is stopped and started
+instead; its programs must be installed.
 
 Afterwards another process opens the data folder, ingests the pages and examines it (`desk_examination`). A damaged
 database must be refused in one line that names its file, or the damage must not matter, and a backup must restore it.
@@ -36,6 +36,7 @@ from typing import Any, Final
 
 import torch
 import typer
+from local_site import LocalSite
 from postgres_server import EMPTY, PostgresServer, binaries, running_server
 from programs.desk_examination import (
     Place,
@@ -47,8 +48,10 @@ from programs.desk_examination import (
     forget,
     make_older,
     open_older,
+    synchronise,
     upload,
     write_pages,
+    write_site,
 )
 from tiny_desk import small_settings, tiny_desk
 
@@ -56,7 +59,7 @@ from app.desk import doctor
 from app.desk.calibration import FILE, SEARCH_FILE
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
-from app.storage.archive import back_up_folder, restore_folder
+from app.storage.archive import back_up_folder, read_archive, restore_folder
 from app.storage.database import sqlite_file
 from cache.model.loading import load_model
 
@@ -171,12 +174,25 @@ def files_beside_database(folder: Path) -> list[Path]:
     return [one for one in files if one.stat().st_size and "lock" not in one.name and not one.is_relative_to(kept)]
 
 
-ACTIONS: Final = ("ingest", "ask", "upload", "faq", "forget", "calibrate", "restore", "migrate")
+ACTIONS: Final = (
+    "ingest",
+    "ask",
+    "upload",
+    "faq",
+    "forget",
+    "calibrate",
+    "back up",
+    "restore",
+    "migrate",
+    "synchronise",
+)
 OFTEN: Final = ("upload", "forget", "restore")
 """The actions of half of the rounds: they change files and the database."""
 FAULTS: Final = ("kill", "terminate", "full", "read-only", "clock", "damage")
 ON_A_FILE, ON_A_SERVER = (*FAULTS, "database"), (*FAULTS, "server")
-LATEST_S: Final = dict.fromkeys(ACTIONS, 0.6) | {"calibrate": 1.5, "restore": 0.3, "migrate": 0.1}
+LATEST_S: Final = dict.fromkeys(ACTIONS, 0.6) | {"calibrate": 1.5, "back up": 0.1, "restore": 0.3, "migrate": 0.1}
+WITHOUT_DESK: Final = ("back up", "restore", "migrate")
+"""The actions that load no model."""
 """Latest time of the fault: the work takes about as long."""
 COLD: Final = 0.5  # share of the rounds with a new desk
 FILES_TOO: Final = 0.2
@@ -205,6 +221,8 @@ def act(place: Place, action: str, fault: str, rng: random.Random) -> dict[str, 
             open_older(place)
         elif action == "restore":
             restored(place.desk, place.archive)
+        elif action == "back up":
+            backed_up(small_settings(place.desk, **place.settings), place.archive)
         else:
             with tiny_desk(place.desk, place.load, **place.settings) as desk:
                 if action == "ingest":
@@ -217,6 +235,8 @@ def act(place: Place, action: str, fault: str, rng: random.Random) -> dict[str, 
                     forget(desk, place.forgotten, rng)
                 elif action == "ask":
                     ask(desk, place.asked)
+                elif action == "synchronise":
+                    synchronise(desk, place.site)
                 elif action == "calibrate":
                     calibrate(desk, place.pages)
     except REFUSALS.get(fault, ()) as error:
@@ -257,6 +277,7 @@ class Chaos:
 
     def round(self, action: str, fault: str) -> list[str]:
         write_pages(self.place.pages, self.rng)
+        write_site(self.place.site, self.rng)
         self.done[f"{action}, {fault}"] += 1
         try:
             if action == "migrate":
@@ -281,7 +302,7 @@ class Chaos:
         asked = place.asked.read_text() if place.asked.exists() else ""
         database, beside = sqlite_file(small_settings(folder).database_url), files_beside_database(folder)
         assert database is not None
-        if action == "restore":
+        if action in ("back up", "restore"):
             told(lambda: prepared(place, self.rng))
             told(lambda: backed_up(small_settings(folder, **place.settings), place.archive))
             beside = files_beside_database(folder)
@@ -300,13 +321,16 @@ class Chaos:
             "read-only": lambda process: frozen.freeze(),
             "server": lambda process: self._restart(),
         }
-        at_s = self.rng.random() * (LATEST_S[action] + self.load_s) if fault in strikes else None
+        latest_s = LATEST_S[action] + (0 if action in WITHOUT_DESK else self.load_s)
+        at_s = self.rng.random() * latest_s if fault in strikes else None
         own = random.Random(self.rng.random())
         said = in_process(lambda: act(place, action, fault, own), at_s, strikes.get(fault, lambda process: None))
         frozen.thaw()
         self.ended += said is None
         self.refused[fault] += "refused" in (said or {})
         wrong = [said["error"]] if said and "error" in said else []
+        if action == "back up":
+            wrong += told(lambda: complete(place.archive))
         if fault == "damage":
             wrong += told(lambda: forget_calibrations(folder))
         if is_damaged:
@@ -338,6 +362,11 @@ def backed_up(settings: Settings, archive: Path) -> list[str]:
     return []
 
 
+def complete(archive: Path) -> list[str]:
+    read_archive(archive)  # the one of before, or the new one
+    return []
+
+
 def restored(folder: Path, archive: Path) -> list[str]:
     restore_folder(small_settings(folder), archive, force=True)
     return []
@@ -353,11 +382,12 @@ def measure(rounds: int, seed: int, *, on_server: bool = False, model: str | Non
         server = stack.enter_context(running_server(keeps_commits=True)) if on_server else None
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos")))
         url = None if server is None else stack.enter_context(server.database(EMPTY))
-        chaos = Chaos(Place(folder, url), server, rng)
+        site = stack.enter_context(LocalSite())
+        chaos = Chaos(Place(folder, url, site=site), server, rng)
         if model is not None:
             converted = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="model")))
             chaos.place.load = partial(load_model, model, device="cpu", converted=converted)
-            chaos.place.settings = {"device_memory": MEMORY_OF_FILE}
+            chaos.place.settings["device_memory"] = MEMORY_OF_FILE
             chaos.load_s = LOAD_S
         for number in range(rounds):
             action = rng.choice(OFTEN if rng.random() < FILES_TOO else ACTIONS)
@@ -369,7 +399,7 @@ def measure(rounds: int, seed: int, *, on_server: bool = False, model: str | Non
                 for one in folder.iterdir():
                     shutil.rmtree(one) if one.is_dir() else one.unlink()
                 if server is not None:
-                    chaos.place = Place(folder, stack.enter_context(server.database(EMPTY)))
+                    chaos.place = Place(folder, stack.enter_context(server.database(EMPTY)), site=site)
     return {
         "rounds": rounds,
         "seed": seed,

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
+from help_site import article, page
+from local_site import LocalSite
 from sqlalchemy import Column, Connection, MetaData, create_engine, insert, inspect, select, text
 from tiny import build
 from tiny_desk import small_settings, tiny_desk
@@ -64,7 +66,7 @@ def upgrade() -> None:
 
 class Place:
     """The paths of a desk. database_url: None for a file in its data folder. older_url: database of an earlier
-    Warmdesk. load: its model.
+    Warmdesk. load: its model. site: the website that it reads.
     """
 
     def __init__(
@@ -73,12 +75,15 @@ class Place:
         database_url: str | None = None,
         older_url: str | None = None,
         load: Callable[[], LanguageModel] = build,
+        site: LocalSite | None = None,
     ) -> None:
-        self.folder, self.database_url, self.load = folder, database_url, load
+        self.folder, self.database_url, self.load, self.site = folder, database_url, load, site
         self.desk, self.older, self.revisions = folder / "desk", folder / "older", folder / "revisions"
         self.pages, self.asked, self.forgotten = folder / "pages", folder / "asked", folder / "forgotten"
         self.archive = folder / "backup.tar.gz"
-        self.settings = {} if database_url is None else {"database_url": database_url}
+        self.settings: dict[str, Any] = {} if database_url is None else {"database_url": database_url}
+        if site is not None:
+            self.settings |= {"private_hosts": (f"127.0.0.1:{site.port}",), "website_pause": 0.0}
         self.older_database = older_url or small_settings(self.older).database_url
 
 
@@ -88,6 +93,25 @@ def write_pages(folder: Path, rng: random.Random) -> None:
         if rng.random() < 0.5 or not (folder / f"page{number}.md").exists():
             parts = (f"## Part {part}\n\n{price(rng)}\n" for part in range(PARTS))
             (folder / f"page{number}.md").write_text(f"# Page {number}\n\n" + "\n".join(parts))
+
+
+def write_site(site: LocalSite, rng: random.Random) -> None:
+    """Change a website: its start page links to some of its pages, and each may have another text than before."""
+    paths = [f"/p{number}" for number in range(PAGES) if rng.random() < 0.8]
+    start = page("Help", "<p>Welcome to the help pages of this shop.</p>", paths)
+    site.pages = {path: site.pages.get(path, article(rng.randrange(10**9))) for path in paths} | {"/": start}
+    site.pages |= {path: article(rng.randrange(10**9)) for path in paths if rng.random() < 0.3}
+
+
+def synchronise(desk: Service, site: LocalSite) -> list[str]:
+    """Read the website into the desk. Returns what is wrong with the result."""
+    source = (desk.synced.all() or [desk.synced.save(site.url("/"), "", 60, who="chaos")])[0]
+    result = desk.synced.run(source.folder, who="chaos")
+    if not result.is_ok:
+        return [f"the website is not read: {result.problem}"]
+    there = {one.path for one in desk.documents() if one.path.startswith(site.url())}
+    pages = {site.url(path) for path in site.pages}
+    return [f"{path} of the website is only in one of document and page" for path in sorted(pages ^ there)]
 
 
 def price(rng: random.Random) -> str:
@@ -216,6 +240,9 @@ def examine(place: Place) -> list[str]:
         half = [one.path for one in desk.documents() if one.num_passages != len(desk.library.passages_of(one.path))]
         found += [f"half there: {path}" for path in half]
         report = ingested(desk, place.pages)
+        if place.site is not None and desk.synced.all():
+            found += synchronise(desk, place.site)
+            report = ingested(desk, place.pages)  # encodes the website's passages too
         found += [f"not ingested: {one.reason}" for one in report.failed]
         desk.finish_begun()  # where another desk was taken to be still there
         found += broken_rows(desk.database)
@@ -277,7 +304,7 @@ def examine_older(place: Place, before: dict[str, int]) -> list[str]:
 
 def broken_copy(file: Path, before: dict[str, int]) -> list[str]:
     with closing(sqlite3.connect(file)) as copy:
-        migration = check_database(copy)
+        migration = check_database(copy, file)
         rows = {name: copy.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in before}
     found = [] if rows == before else ["the copy lacks rows"]
     return found + ["the copy is not of before"] * (file.name.endswith(f"{ENDING}{migration}"))
