@@ -60,7 +60,7 @@ from app.support.handoff import HandingOff
 from cache.analysis.memory_plan import TracedModule
 from cache.engine.request import Reuse
 from cache.errors import CacheError
-from cache.memory.disk import TierContents
+from cache.memory.disk import TierContents, return_freed_memory
 
 ENDING_S = 1.0
 CHECKED = "checked"  # name of a stored fact: the last time the database was written as a test
@@ -160,6 +160,7 @@ class Service(DeskDocuments):
         self.lookups.prepare()
         self._warming.forget_unused()
         self._answering.rehearse()
+        return_freed_memory()
 
     def measure_savings(self) -> None:
         """Recompute some answers without reuse when idle, from now on. Does nothing for a remote model."""

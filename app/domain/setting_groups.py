@@ -259,7 +259,7 @@ class MemorySettings(SettingGroup):
     device_memory: types.Memory = "auto"
     """Device memory for attention keys and values, in bytes, for example "1 GiB". auto on a GPU: the memory that the
     weights leave free, less the measured need of the largest forward pass and a twentieth of the whole, at least
-    512 MiB. auto on a CPU: a quarter of the free main memory, at most 1 GiB or 32,768 tokens, whichever is more."""
+    512 MiB. auto on a CPU: a quarter of the free main memory, at most 768 MiB or 32,768 tokens, whichever is more."""
     host_memory: types.Size = 0
     """Main memory for encoded passages that are evicted from device memory, in bytes. 0: none. On a GPU, all of it is
     allocated and pinned when the engine starts. On a CPU, leave it at 0 if disk is not 0: the operating system then

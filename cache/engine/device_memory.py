@@ -234,9 +234,9 @@ SPARE, LEAST_SPARE = 0.05, GIB // 2
 """Share of a GPU's memory that stays free, and its minimum: for fragmentation, for kernels and graphs that are loaded
 later, and for a recomputed request with its own KV memory.
 """
-HOST_SHARE, HOST_MOST, HOST_TOKENS = 0.25, GIB, 32_768
+HOST_SHARE, HOST_MOST, HOST_TOKENS = 0.25, GIB * 3 // 4, 32_768
 """Share of the free main memory for "auto" on a CPU, and its maximum: bytes, or so many tokens if these need more. The
-disk is nearly as fast.
+disk is nearly as fast, and a desk with the bundled model stays below 2 GiB.
 """
 log.setLevel(logging.INFO)  # one line per start, for operators
 

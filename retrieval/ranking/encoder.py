@@ -237,6 +237,8 @@ class StatementEncoder:
         trained = {name: weight.float() for name, weight in weights.items()}
         self._model.load_state_dict(untrained | trained, strict=False, assign=True)
         self._model.fast = minilm.fast_encoder_of(self._model.encoder, compiled)
+        if self._model.fast is not None:
+            del self._model.encoder.layers[:]  # 28 MB that nothing uses any more
         heads = (self._model.shorten, self._model.weigh, self._model.bar)
         self._heads = [(head.weight.detach().numpy(), 0.0 if head.bias is None else head.bias.item()) for head in heads]
         self.tokens = RankerTokens()
