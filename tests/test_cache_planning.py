@@ -8,11 +8,14 @@ from functools import cache
 from typing import Any
 
 import pytest
+from tiny import build
 
 from app.cli.main import main
 from cache.engine.request import Limits
 from cache.errors import CapacityError, PlanError
 from cache.memory.store import FIRST_COMPUTE_S, Cost
+from cache.model.language_model import LanguageModel
+from cache.planning import costs
 from cache.planning.costs import BUNDLED, SHAPES, PassCosts, read_costs, threads_each, write_costs
 from cache.planning.planning import Counted, fewest, plan_fleet
 from cache.planning.simulation import DiskContents, Fleet, Job, SimulatedMemory, SimulatedReplica, Simulation
@@ -34,7 +37,8 @@ COSTS = PassCosts(
     machine="none",
     threads=1,
     cores=1,
-    number_bytes=2,
+    bytes_per_token=23_040,
+    weight_bytes=270_000_000,
     pass_s=0.02,
     prefill_row_s=0.001,
     decode_row_s=0.001,
@@ -332,6 +336,32 @@ def test_the_command_prints_one_document(costs_file, monkeypatch, capsys):
     assert "None of these keeps" in capsys.readouterr().out
 
 
+def test_a_model_file_is_measured_once(costs_file, monkeypatch, capsys):
+    file = costs_file.with_name("own.gguf")
+    file.write_bytes(bytes(5000))
+    loaded = list[str]()
+    few = {"MODULES": 8, "REPEATS": 1, "ANSWER_TOKENS": 3, "SHARED": ((1, 1),), "OWN": ((2, 1),), "QUESTIONS": (8,)}
+    for name, value in few.items():
+        monkeypatch.setattr(costs, name, value)
+
+    def load(name: str, **_: Any) -> LanguageModel:
+        loaded.append(name)
+        return build()
+
+    monkeypatch.setattr("cache.model.loading.load_model", load)
+    traffic = ("--documents", "40", "--requests-per-second", "0.1", "--replicas", "1", "--requests", "100", "--json")
+    for _ in range(2):
+        assert warmdesk(monkeypatch, "plan", "--model", str(file), *traffic) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert (document["model"], document["costs_are"]) == ("own", "measured")
+        assert document["costs"]["weight_bytes"] == 5000
+        assert document["costs"]["bytes_per_token"] == build().info.kv.bytes_per_token
+    assert loaded == [str(file)]
+    other = ("plan", "--model", "Qwen3-4B", "--costs", str(costs_file.with_name(f"costs-own-{threads_each(1)}.json")))
+    assert warmdesk(monkeypatch, *other, *traffic) == 1
+    assert "'own' cannot be scaled" in capsys.readouterr().err
+
+
 def test_mistakes_are_one_line(costs_file, monkeypatch, capsys, tmp_path):
     trace = tmp_path / "trace.jsonl"
     trace.write_text("{}\n")
@@ -340,7 +370,7 @@ def test_mistakes_are_one_line(costs_file, monkeypatch, capsys, tmp_path):
         ("--documents", "5"): "--trace FILE",
         ("--trace", str(trace)): "line 1",
         ("--trace", str(tmp_path / "none")): "No such file",
-        ("--documents", "5", "--requests-per-second", "1", "--model", "x"): "give one of",
+        ("--documents", "5", "--requests-per-second", "1", "--model", "x"): "give a GGUF file",
         ("--documents", "5", "--requests-per-second", "1", "--replicas", "1001"): "at most 1000",
         ("--documents", "5", "--requests-per-second", "1", "--replica-memory", "much"): "8 GiB",
     }.items():

@@ -27,7 +27,9 @@ def plan(
     ] = None,
     documents: Annotated[int | None, typer.Option(help="Number of documents (popularity follows Zipf).", min=1)] = None,
     requests_per_second: Annotated[float | None, typer.Option(help="Questions per second.", min=1e-6)] = None,
-    model: Annotated[str, typer.Option(help="bundled, Qwen2.5-0.5B, Qwen3-4B or Llama-3.1-8B.")] = "bundled",
+    model: Annotated[
+        str, typer.Option(help="bundled, Qwen2.5-0.5B, Qwen3-4B, Llama-3.1-8B, or a GGUF file.")
+    ] = "bundled",
     replicas: Annotated[str, typer.Option(help="Numbers of engines to try, 1 to 1000, comma-separated.")] = "1,2,4,8",
     replica_memory: Annotated[str, typer.Option(help="Memory of each engine for encoded documents.")] = "1 GiB",
     disk: Annotated[str, typer.Option(help="Shared disk space for encoded documents.")] = "0",
@@ -54,7 +56,7 @@ def plan(
     """Simulate a load: hit rate, time to the first token, machines and memory. The simulation uses the real router,
     eviction and scheduler with costs measured here, and compares with routing at random and by the first document.
     """
-    from cache.planning.costs import known_shape, threads_each
+    from cache.planning.costs import threads_each
     from cache.planning.planning import fewest, plan_fleet
     from cache.planning.simulation import Fleet
     from cache.planning.traffic import ROUTINGS, TrafficShape, read_trace
@@ -77,7 +79,7 @@ def plan(
             answer_tokens=answer_tokens,
         )
     memory, on_disk = bytes_of(replica_memory, "--replica-memory"), bytes_of(disk, "--disk")
-    found = find_costs(common, known_shape(model), costs, threads_each(per_machine))
+    found = find_costs(common, model, costs, threads_each(per_machine))
     rows: list[PlannedRow] = []
     for count in counts:
         for routing in ROUTINGS:
@@ -117,17 +119,22 @@ def bytes_of(text: str, flag: str) -> int:
 
 
 def find_costs(common: Common, model: str, file: Path | None, threads: int) -> "PassCosts":
-    """Return the costs of a model shape: from a file, or measured with the bundled model at first use."""
+    """Return the costs of a model: from a file, or measured at first use, with the model itself if it is a GGUF file,
+    else with the bundled one.
+    """
     from cache.planning.costs import BUNDLED, measure_costs, read_costs, write_costs
 
-    kept = file or common.settings.data_dir / f"costs-{threads}.json"
+    gguf = Path(model) if model.endswith(".gguf") else None
+    name = BUNDLED if gguf is None else gguf.stem
+    kept = file or common.settings.data_dir / f"costs-{threads if gguf is None else f'{name}-{threads}'}.json"
     if file is None and not kept.is_file():
-        from cache.model.loading import load_model
+        from cache.model.loading import bundled_gguf, load_model
 
-        progress_line("measuring the costs of forward passes, about a minute")
-        language_model = load_model(None, device="cpu", converted=common.settings.models_folder)
-        write_costs(measure_costs(language_model, BUNDLED, threads), kept)
-    return read_costs(kept).scaled_to(model)
+        progress_line("measuring the costs of forward passes, about a minute with a small model")
+        language_model = load_model(gguf and str(gguf), device="cpu", converted=common.settings.models_folder)
+        weight_bytes = (gguf or bundled_gguf()).stat().st_size
+        write_costs(measure_costs(language_model, name, weight_bytes, threads), kept)
+    return read_costs(kept).scaled_to(model if gguf is None else name)
 
 
 def machine_memory(costs: "PassCosts", memory: int, per_machine: int) -> int:

@@ -76,17 +76,19 @@ SHAPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassCosts:
-    """Costs in seconds. A pass costs pass_s, plus prefill_row_s per prompt row, decode_row_s per row of a running
-    answer, read_token_s per token whose keys and values some row sees, and pair_s per pair of a row and such a token. A
-    request costs request_s once, a token from disk load_token_s. threads: an engine's, on a machine of `cores`.
-    crowded: slowdown of a pass while one engine per core computes. is_scaled: scaled, not measured.
+    """Costs in seconds, and sizes in bytes. A pass costs pass_s, plus prefill_row_s per prompt row, decode_row_s per
+    row of a running answer, read_token_s per token whose keys and values some row sees, and pair_s per pair of a row
+    and such a token. A request costs request_s once, a token from disk load_token_s. threads: an engine's, on a machine
+    of `cores`. crowded: slowdown of a pass while one engine per core computes. bytes_per_token: of keys and values.
+    is_scaled: scaled, not measured.
     """
 
     model: str
     machine: str
     threads: int
     cores: int
-    number_bytes: int
+    bytes_per_token: int
+    weight_bytes: int
     pass_s: float
     prefill_row_s: float
     decode_row_s: float
@@ -96,14 +98,6 @@ class PassCosts:
     load_token_s: float
     crowded: float = 1.0
     is_scaled: bool = False
-
-    @property
-    def bytes_per_token(self) -> int:
-        return SHAPES[self.model].bytes_per_token(self.number_bytes)
-
-    @property
-    def weight_bytes(self) -> int:
-        return SHAPES[self.model].weights * self.number_bytes
 
     def pass_seconds(self, prefill_rows: int, decode_rows: int, read_tokens: float, pairs: float) -> float:
         rows = prefill_rows * self.prefill_row_s + decode_rows * self.decode_row_s
@@ -126,16 +120,20 @@ class PassCosts:
 
     def scaled_to(self, model: str) -> "PassCosts":
         """Return the costs of another model on the same machine: passes scaled by weights read, rows by weights
-        multiplied, pairs by queries, reads of tokens by bytes.
+        multiplied, pairs by queries, reads of tokens by bytes. Raises PlanError for an unknown model.
         """
         if model == self.model:
             return self
+        if unknown := {self.model, model} - SHAPES.keys():
+            raise PlanError(f"{min(unknown)!r} cannot be scaled: give a GGUF file, or one of {', '.join(SHAPES)}")
         old, new = SHAPES[self.model], SHAPES[model]
         rows = new.layer_weights / old.layer_weights
         width = new.bytes_per_token(1) / old.bytes_per_token(1)
         return replace(
             self,
             model=model,
+            bytes_per_token=round(self.bytes_per_token * width),
+            weight_bytes=round(self.weight_bytes * new.weights / old.weights),
             pass_s=self.pass_s * new.weights / old.weights,
             prefill_row_s=self.prefill_row_s * rows,
             decode_row_s=self.decode_row_s * rows,
@@ -150,17 +148,10 @@ def threads_each(engines: int) -> int:
     return max(1, (os.cpu_count() or 1) // engines)
 
 
-def known_shape(model: str) -> str:
-    if model not in SHAPES:
-        raise PlanError(f"--model is {model!r}: give one of {', '.join(SHAPES)}")
-    return model
-
-
 def read_costs(file: Path) -> PassCosts:
     try:
         costs = PassCosts(**json.loads(file.read_text(encoding="utf-8")))
-        known_shape(costs.model)
-        if min(costs.pass_s, costs.prefill_row_s, costs.threads, costs.cores, costs.number_bytes) <= 0:
+        if min(costs.pass_s, costs.prefill_row_s, costs.threads, costs.cores, costs.bytes_per_token) <= 0:
             raise ValueError(costs)
     except OSError as error:
         raise PlanError(f"{file}: {error.strerror or error}") from error
@@ -200,9 +191,9 @@ class MeasuredPass:
         return 1, self.prefill_rows, self.decode_rows, self.read_tokens, self.pairs, self.requests
 
 
-def measure_costs(model: Model, name: str, threads: int) -> PassCosts:
-    """Run the engine with a model whose shape is `name`. threads: the engine's. Nothing is stored. With the bundled
-    model it takes about half a minute on two cores.
+def measure_costs(model: Model, name: str, weight_bytes: int, threads: int) -> PassCosts:
+    """Run the engine with a model. name, weight_bytes: of the result. threads: the engine's. Nothing is stored. It
+    takes about half a minute on two cores with the bundled model.
     """
     from scipy.optimize import nnls  # takes a while: only to measure
 
@@ -237,7 +228,8 @@ def measure_costs(model: Model, name: str, threads: int) -> PassCosts:
         machine=f"{platform.machine()}, torch {torch.__version__}",
         threads=threads,
         cores=os.cpu_count() or 1,
-        number_bytes=model.info.kv.dtype.itemsize,
+        bytes_per_token=per_token,
+        weight_bytes=weight_bytes,
         pass_s=pass_s,
         prefill_row_s=prefill_row_s,
         decode_row_s=decode_row_s,
