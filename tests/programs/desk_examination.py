@@ -38,6 +38,7 @@ from app.storage.database import Database, open_database, sqlite_file
 from app.storage.files import REPLACED
 from app.storage.migrate import ENDING
 from app.storage.tables import ConversationRow
+from app.websites.mirror import MOST_ABSENT
 from cache.model.language_model import LanguageModel
 from evals.answers.questions import LabelledQuestion
 from evals.answers.search_calibration import LEAST, fit, judged_cases
@@ -106,9 +107,10 @@ def write_site(site: LocalSite, rng: random.Random) -> None:
 def synchronise(desk: Service, site: LocalSite) -> list[str]:
     """Read the website into the desk. Returns what is wrong with the result."""
     source = (desk.synced.all() or [desk.synced.save(site.url("/"), "", 60, who="chaos")])[0]
-    result = desk.synced.run(source.folder, who="chaos")
-    if not result.is_ok:
-        return [f"the website is not read: {result.problem}"]
+    for _ in range(MOST_ABSENT):  # so that pages that are gone have no documents any more
+        result = desk.synced.run(source.folder, who="chaos")
+        if not result.is_ok:
+            return [f"the website is not read: {result.problem}"]
     there = {one.path for one in desk.documents() if one.path.startswith(site.url())}
     pages = {site.url(path) for path in site.pages}
     return [f"{path} of the website is only in one of document and page" for path in sorted(pages ^ there)]
