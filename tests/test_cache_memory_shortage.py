@@ -19,8 +19,9 @@ import cache.decoding.sampling
 from cache.decoding.sampling import Sampler, Sampling
 from cache.engine.device_memory import PATIENCE, RowLimit
 from cache.engine.engine import Engine
+from cache.engine.failures import is_shortage
 from cache.engine.recomputation import SelectiveRecomputation
-from cache.engine.request import Completion, Generation, Request, is_shortage
+from cache.engine.request import Completion, Generation, Request
 from cache.engine.scheduler import MOST_ROWS
 from cache.engine.scheduler import Sequence as Run
 from cache.engine.waiting import RowScoring

@@ -35,8 +35,9 @@ from cache.memory.arena import Arena, Extent
 from cache.model import loading
 from cache.model.dequantised import dequantised
 from cache.model.gguf_file import GGUFFile, GGUFTensor
+from cache.model.gguf_layout import PACKED_KINDS, Values, ends_of, why_not_packed
 from cache.model.language_model import LanguageModel
-from cache.model.packed_model import PACKED_KINDS, PackedModel, Values, ends_of, rotation_of, why_not_packed
+from cache.model.packed_model import PackedModel, rotation_of
 from cache.native.decoder import load_library
 
 RANDOM = np.random.default_rng(0)

@@ -12,7 +12,8 @@ from transformers import AutoTokenizer, PreTrainedModel
 from cache.errors import ModelError
 from cache.memory.keys import file_digest
 from cache.model import loading
-from cache.model.loading import ModelSource, load_positions, load_stock, load_tokenizer, stored_digest
+from cache.model.loading import load_stock
+from cache.model.source import ModelSource, load_positions, load_tokenizer, stored_digest
 from cache.prompt.parts import Text
 
 

@@ -237,7 +237,7 @@ def measure_costs(model: Model, name: str, threads: int) -> PassCosts:
         machine=f"{platform.machine()}, torch {torch.__version__}",
         threads=threads,
         cores=os.cpu_count() or 1,
-        number_bytes=model.info.kv.dtype.itemsize,
+        number_bytes=model.info.kv.number_bytes,
         pass_s=pass_s,
         prefill_row_s=prefill_row_s,
         decode_row_s=decode_row_s,
