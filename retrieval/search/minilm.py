@@ -21,6 +21,7 @@ from retrieval.search.bundled import (
     HEAD,
     WORDS,
     BundledTokenizer,
+    Floats,
     Weights,
     bundled_folder,
     bundled_weights,
@@ -92,7 +93,7 @@ class FastEncoder:
             epsilon=EPSILON,
         )
 
-    def states(self, texts: Sequence[Sequence[int]], *, of_question: bool) -> list[npt.NDArray[np.float32]]:
+    def states(self, texts: Sequence[Sequence[int]], *, of_question: bool) -> list[Floats]:
         """Return the vectors of all tokens of each text, `[tokens, hidden]`. texts: token ids, at most 512 each. Raises
         MemoryError.
         """
@@ -105,7 +106,7 @@ class FastEncoder:
             raise MemoryError("no memory to encode texts")
         return np.split(states, starts[1:-1])
 
-    def means(self, texts: Sequence[Sequence[int]], *, of_question: bool) -> npt.NDArray[np.float32]:
+    def means(self, texts: Sequence[Sequence[int]], *, of_question: bool) -> Floats:
         """Return the mean of the tokens' vectors of each text, `[texts, hidden]`. texts, Raises: see `states`."""
         return np.stack([states.mean(axis=0) for states in self.states(texts, of_question=of_question)])
 
@@ -124,12 +125,10 @@ class FastEncoder:
             norms=self._keep(np.stack(norms)),
         )
 
-    def _linear(
-        self, weights: Sequence[npt.NDArray[np.float32]], biases: Sequence[npt.NDArray[np.float32]]
-    ) -> _LinearC:
+    def _linear(self, weights: Sequence[Floats], biases: Sequence[Floats]) -> _LinearC:
         """Return layers with the same input as one, in the order of bert.c: one head after another."""
 
-        def by_head(parts: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
+        def by_head(parts: Sequence[Floats]) -> Floats:
             rest = parts[0].shape[1:]
             return np.stack([part.reshape(-1, HEAD, *rest) for part in parts], 1).reshape(-1, *rest)
 
@@ -178,7 +177,7 @@ class TextModel:
     def get_embedding_dimension(self) -> int:
         return self.encoder.hidden
 
-    def encode_document(self, texts: list[str], **_: object) -> npt.NDArray[np.float32]:
+    def encode_document(self, texts: list[str], **_: object) -> Floats:
         ids = self.tokenizer(texts, truncation=True, max_length=self.max_seq_length)["input_ids"]
         return self.encoder.means(ids, of_question=True)
 

@@ -8,13 +8,11 @@ import threading
 from collections.abc import Sequence
 from typing import Any, TypeVar, cast
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from retrieval.search.bundled import EPSILON, HEAD, Weights, layers_of
+from retrieval.search.bundled import EPSILON, HEAD, Floats, Weights, layers_of
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -130,17 +128,17 @@ class NetworkEncoder:
         self.hidden, self._lock = network.hidden, threading.Lock()
 
     @torch.inference_mode()
-    def states(self, texts: Sequence[Sequence[int]], *, of_question: bool) -> list[npt.NDArray[np.float32]]:
+    def states(self, texts: Sequence[Sequence[int]], *, of_question: bool) -> list[Floats]:
         with self._lock:
             states = self._network.read(*padded(texts)).float().numpy()
         return [found[: len(ids)] for found, ids in zip(states, texts, strict=True)]
 
     @torch.inference_mode()
-    def means(self, texts: Sequence[Sequence[int]], *, of_question: bool) -> npt.NDArray[np.float32]:
+    def means(self, texts: Sequence[Sequence[int]], *, of_question: bool) -> Floats:
         ids, mask = padded(texts)
         with self._lock:
             states = self._network(ids, mask)
         counted = mask.unsqueeze(-1).to(states.dtype)
         mean = (states * counted).sum(1, dtype=torch.float32) / counted.sum(1, dtype=torch.float32)
-        unit: npt.NDArray[np.float32] = functional.normalize(mean.to(states.dtype), dim=-1).float().numpy()
+        unit: Floats = functional.normalize(mean.to(states.dtype), dim=-1).float().numpy()
         return unit
