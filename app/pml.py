@@ -54,7 +54,7 @@ def registry_for(
     roles = NO_ROLES if template is None else NAMED[template]
     if tokenizer == "words":
         return Registry(WordTokenizer(), roles=roles, max_positions=max_positions)
-    from cache.model.loading import load_positions, load_tokenizer
+    from cache.model.source import load_positions, load_tokenizer
 
     name, folder = tokenizer or settings.model, settings.models_folder
     loaded = load_tokenizer(name, converted=folder)

@@ -130,7 +130,7 @@ def bundled_model(models):
     """A folder with configuration and tokenizer of the bundled model, made once for all test processes."""
     from cache.model.dequantised import config_of
     from cache.model.gguf_file import GGUFFile
-    from cache.model.loading import bundled_gguf, find_source
+    from cache.model.source import bundled_gguf, find_source
 
     folder = models / "bundled"
     with FileLock(models.with_suffix(".lock")):

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
-import torch
 from forked import fork
 
 from cache.engine.request import Limits
@@ -17,7 +16,7 @@ from cache.serving.messages import EngineSpec
 def spec_of(folder, modules, **changes):
     """folder: of the model."""
     given = {"model": str(folder), "converted": folder.parent, "modules": modules, "memory": 16 << 20, "disk": 1 << 30}
-    given |= {"limits": Limits(running=8), "threads": 1, "dtype": torch.float32}
+    given |= {"limits": Limits(running=8), "threads": 1, "dtype": "float32"}
     return EngineSpec(**(given | changes))
 
 

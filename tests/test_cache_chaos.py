@@ -19,9 +19,9 @@ from tiny import build, make_segment
 import cache.engine.restarts
 import cache.memory.disk
 from cache.decoding.sampling import Sampler, Sampling
-from cache.engine.encoder import Encoded, Encoder
+from cache.engine.encoder import Encoder
 from cache.engine.engine import Engine
-from cache.engine.request import Completion, Generation, Request
+from cache.engine.request import Completion, Encoded, Generation, Request
 from cache.engine.running import Running
 from cache.errors import CacheError
 from cache.memory.background import Loader

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cache.decoding.sampling import FEW_TOKENS, UNSURE, Draw, Sampler, Sampling, choose_tokens, find_tokens
+from cache.decoding.choosing import FEW_TOKENS, UNSURE, Draw, choose_tokens, find_tokens
+from cache.decoding.sampling import Sampler, Sampling
 
 SIZE = 40
 GIVEN = (1, 2, 39)

@@ -24,7 +24,8 @@ from cache.errors import CacheError, CapacityError
 from cache.memory.arena import Arena, Extent, copy_stream_of
 from cache.memory.device import CacheEntry
 from cache.memory.disk import DiskTier
-from cache.memory.kv_format import KVStorage, rounded
+from cache.memory.kv_format import rounded
+from cache.memory.kv_shape import KVStorage
 from cache.memory.store import Lookup, Store
 from cache.prompt.plan import Segment
 

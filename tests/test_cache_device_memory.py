@@ -16,7 +16,8 @@ from cache.engine.engine import Engine
 from cache.engine.request import Request
 from cache.engine.scheduler import MOST_ROWS
 from cache.errors import CapacityError
-from cache.memory.arena import Arena, KVShape
+from cache.memory.arena import Arena
+from cache.memory.kv_shape import KVShape
 
 CPU = torch.device("cpu")
 
@@ -95,7 +96,7 @@ def test_a_model_with_few_positions_reads_several_sequences():
     [(100 * GIB, 1, GIB), (2 * GIB, 1, GIB // 2), (100 * GIB, 8, 2 * GIB), (GIB, 8, GIB // 4)],
 )
 def test_a_processor_gives_a_share_of_what_is_free(free, heads, expected, monkeypatch, caplog):
-    kv = KVShape(layers=16, kv_heads=heads, head_dim=128, dtype=torch.bfloat16)
+    kv = KVShape(layers=16, kv_heads=heads, head_dim=128, dtype="bfloat16")
 
     class Memory(NamedTuple):
         available: int

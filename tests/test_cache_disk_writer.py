@@ -13,7 +13,7 @@ from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
 from cache.engine.request import Request
 from cache.memory.disk import DiskTier, ModuleHeader
-from cache.memory.kv_format import KVStorage
+from cache.memory.kv_shape import KVStorage
 from cache.memory.store import Store
 from cache.prompt.plan import Plan, Span
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from cache.attention.forward_pass import Pass
 from cache.attention.items import Chunk, KVView
-from cache.memory.arena import Arena, Extent, KVShape
+from cache.memory.arena import Arena, Extent
+from cache.memory.kv_shape import KVShape
 
 HEADS, GROUP, SIZE, SCALE = 3, 2, 4, 0.4
 CPU = torch.device("cpu")
@@ -55,7 +56,7 @@ def scenes(draw: st.DrawFn, most_offset: int) -> Scene:
 
 
 def arena_of(scene: Scene, kv_heads: int) -> Arena:
-    arena = Arena(KVShape(layers=1, kv_heads=kv_heads, head_dim=SIZE, dtype=torch.float32), 100, CPU)
+    arena = Arena(KVShape(layers=1, kv_heads=kv_heads, head_dim=SIZE, dtype="float32"), 100, CPU)
     for rows in (arena.keys[0], arena.values[0]):
         rows.normal_(generator=torch.Generator().manual_seed(len(scene.packed)))
     arena.positions[:100] = torch.tensor(scene.positions)
@@ -118,7 +119,7 @@ def test_a_window_hides_what_is_further_away(kernel, scene, window):
 
 def test_a_window_that_hides_nothing_costs_nothing():
     """Layers whose window is longer than the prompt run the calls of layers without one; others read fewer keys."""
-    arena = Arena(KVShape(layers=1, kv_heads=1, head_dim=SIZE, dtype=torch.float32), 100, CPU)
+    arena = Arena(KVShape(layers=1, kv_heads=1, head_dim=SIZE, dtype="float32"), 100, CPU)
     arena.positions[:100] = torch.arange(100)
     chunks = [make_chunk(0, 1, Extent(50, 4), [KVView(Extent(0, 30)), KVView(Extent(30, 20))], [50])]
     running = Pass(chunks, arena, KERNELS["matmul"], CPU)

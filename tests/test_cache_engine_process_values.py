@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 
 import cache.errors
 from cache.decoding.sampling import Sampling
-from cache.engine.encoder import Encoded
 from cache.engine.recomputation import SelectiveRecomputation
-from cache.engine.request import Completion, FinishReason, ModuleUse, Request, Reuse, Timings, Usage
+from cache.engine.request import Completion, Encoded, FinishReason, ModuleUse, Request, Reuse, Timings, Usage
 from cache.errors import CacheError, PMLError
 from cache.memory.disk import ModuleHeader, TierContents
-from cache.memory.store import ModuleCheck, PrefixUse
+from cache.memory.reports import ModuleCheck, PrefixUse
 from cache.prompt.plan import Plan, Segment, Span
 from cache.serving.interface import EngineInterface
 from cache.serving.messages import (

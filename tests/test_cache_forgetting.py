@@ -17,7 +17,7 @@ from cache.engine.request import Generation
 from cache.engine.running import Running
 from cache.memory.disk import DiskTier, ModuleHeader
 from cache.memory.keys import PUBLIC_TENANT
-from cache.memory.kv_format import KVStorage
+from cache.memory.kv_shape import KVStorage
 from cache.memory.store import Store
 from cache.prompt.plan import Segment
 

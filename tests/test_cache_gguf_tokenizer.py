@@ -13,7 +13,7 @@ from transformers import TokenizersBackend
 from cache.errors import ModelError
 from cache.model.gguf_file import GGUFFile
 from cache.model.gguf_tokenizer import byte_level_tokenizer
-from cache.model.loading import bundled_gguf, load_tokenizer
+from cache.model.source import bundled_gguf, load_tokenizer
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import ModelTokenizer
 

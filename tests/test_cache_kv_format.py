@@ -23,7 +23,7 @@ from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
 from cache.engine.recomputation import EXACT
 from cache.engine.request import Completion, Request
-from cache.memory.arena import Arena, KVShape
+from cache.memory.arena import Arena, name_of
 from cache.memory.disk import DiskTier
 from cache.memory.kv_format import (
     from_bytes,
@@ -35,6 +35,7 @@ from cache.memory.kv_format import (
     to_bytes,
     unpack,
 )
+from cache.memory.kv_shape import KVShape
 from cache.memory.store import Store
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -47,7 +48,7 @@ LOGITS_TOLERANCE = 0.05  # of logits between -2 and 2, of a random model without
 def test_a_layer_is_the_same_as_bytes(dtype, storage, length):
     """Also where the numbers of 8 bits end at an odd byte."""
     packed = pack(torch.randn(2, 1, length, 1, 5).to(dtype), storage)
-    layout = layer_layout(KVShape(layers=4, kv_heads=1, head_dim=5, dtype=dtype), length, storage)
+    layout = layer_layout(KVShape(layers=4, kv_heads=1, head_dim=5, dtype=name_of(dtype)), length, storage)
     again = from_bytes(to_bytes(packed), layout)
     assert again.keys() == packed.keys()
     for name, tensor in packed.items():
@@ -82,7 +83,7 @@ def test_eight_bits_take_half_the_room_and_zeros_stay_zeros():
     tensors = pack(rows, "int8")
     assert packed_bytes(tensors) < 0.54 * packed_bytes(pack(rows, "model")) == 0.54 * rows.nbytes
     assert unpack(tensors, torch.bfloat16)[:, 3].abs().max() == 0
-    shape = KVShape(layers=30, kv_heads=3, head_dim=64, dtype=torch.bfloat16)
+    shape = KVShape(layers=30, kv_heads=3, head_dim=64, dtype="bfloat16")
     scales = tensors["key_scales"].nbytes
     assert packed_bytes(tensors) == 200 * kept_bytes_per_token(shape, "int8") + scales
     assert kept_bytes_per_token(shape, "model") == shape.bytes_per_token

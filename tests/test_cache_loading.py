@@ -23,7 +23,7 @@ from cache.engine.request import Generation, Request
 from cache.errors import CacheError, CapacityError
 from cache.memory.arena import Arena
 from cache.memory.disk import DiskTier, ModuleHeader
-from cache.memory.kv_format import KVStorage
+from cache.memory.kv_shape import KVStorage
 from cache.memory.store import Store
 from cache.prompt.plan import Segment
 

@@ -15,12 +15,13 @@ from test_cache_priority import a_core, ask
 from tiny import build, make_segment
 from torch import Tensor
 
-import cache.decoding.sampling
+from cache.decoding.choosing import choose_tokens
 from cache.decoding.sampling import Sampler, Sampling
 from cache.engine.device_memory import PATIENCE, RowLimit
 from cache.engine.engine import Engine
+from cache.engine.failures import is_shortage
 from cache.engine.recomputation import SelectiveRecomputation
-from cache.engine.request import Completion, Generation, Request, is_shortage
+from cache.engine.request import Completion, Generation, Request
 from cache.engine.scheduler import MOST_ROWS
 from cache.engine.scheduler import Sequence as Run
 from cache.engine.waiting import RowScoring
@@ -104,7 +105,7 @@ def test_what_fails_alone_ends_with_the_cure(engine, monkeypatch):
 def test_tokens_are_chosen_in_parts(sampling, has_drawn, engine, monkeypatch):
     """The same random numbers choose them, whether they were drawn before memory ran out or not."""
     without = ends(ask_all(engine, **sampling))
-    choose = cache.decoding.sampling.choose_tokens
+    choose = choose_tokens
 
     def choose_few(logits: Tensor, samplers: Sequence[Sampler], *others: Any) -> list[int]:
         if len(samplers) > 1:

@@ -34,7 +34,8 @@ from cache.engine.request import Request
 from cache.errors import ModelError, PromptError
 from cache.memory.disk import DiskTier
 from cache.model import language_model
-from cache.model.language_model import LanguageModel, find_position_scheme, usable_positions
+from cache.model.info import find_position_scheme, usable_positions
+from cache.model.language_model import LanguageModel
 from cache.prompt.parts import Text
 from cache.prompt.plan import Plan, Segment, Span
 

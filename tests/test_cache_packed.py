@@ -32,11 +32,12 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from cache.attention.items import Chunk
 from cache.errors import ModelError
 from cache.memory.arena import Arena, Extent
-from cache.model import loading
+from cache.model import loading, source
 from cache.model.dequantised import dequantised
 from cache.model.gguf_file import GGUFFile, GGUFTensor
+from cache.model.gguf_layout import PACKED_KINDS, Values, ends_of, why_not_packed
 from cache.model.language_model import LanguageModel
-from cache.model.packed_model import PACKED_KINDS, PackedModel, Values, ends_of, rotation_of, why_not_packed
+from cache.model.packed_model import PackedModel, rotation_of
 from cache.native.decoder import load_library
 
 RANDOM = np.random.default_rng(0)
@@ -387,9 +388,9 @@ def test_a_file_that_is_not_covered_is_one_line_at_its_load(tmp_path):
     with pytest.raises(ModelError, match=r"cannot run: architecture 'llama'.* Covered are GGUF files of llama, "):
         loading.load_model(str(tmp_path / "m.gguf"), device="cpu", converted=tmp_path)
     with pytest.raises(ModelError, match="cannot run: architecture 'llama'"):
-        loading.placement_problem(tmp_path / "m.gguf")
+        source.placement_problem(tmp_path / "m.gguf")
     write(tmp_path / "n.gguf", "gemma3", "BF16")
-    assert loading.placement_problem(tmp_path / "n.gguf") == "layers differ in their rotary frequencies"
+    assert source.placement_problem(tmp_path / "n.gguf") == "layers differ in their rotary frequencies"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from cache.engine.device_memory import EventTimer
 from cache.engine.engine_core import EngineCore
-from cache.engine.request import AnswerText, Completion, Generation, Request
+from cache.engine.request import Completion, Generation, Request
+from cache.engine.text_delivery import AnswerText
 from cache.engine.waiting import Waiting
 from cache.prompt.plan import Plan, Span
 

@@ -15,10 +15,10 @@ from tiny import build, make_segment
 from cache.attention.forward_pass import never
 from cache.decoding.sampling import Sampling
 from cache.engine import engine_core
-from cache.engine.encoder import Encoded, EncodeJob
+from cache.engine.encoder import EncodeJob
 from cache.engine.engine import Engine
 from cache.engine.engine_core import PATIENCE_S, EngineCore
-from cache.engine.request import Generation, Limits, Request
+from cache.engine.request import Encoded, Generation, Limits, Request
 from cache.engine.scheduler import LEAST_ROWS
 from cache.engine.waiting import Waiting
 from cache.errors import EngineFull

@@ -12,7 +12,8 @@ from tiny import ByteTokenizer
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from cache.decoding.sampling import Sampler, Sampling, TextStream, choose_tokens, loop_length
+from cache.decoding.choosing import choose_tokens
+from cache.decoding.sampling import Sampler, Sampling, TextStream, loop_length
 from cache.prompt.tokenizer import ModelTokenizer
 
 LOGITS = torch.tensor([0.0, 4.0, 3.0, 2.0, 1.0])

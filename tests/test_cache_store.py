@@ -9,15 +9,15 @@ import pytest
 import torch
 
 from cache.errors import CapacityError
-from cache.memory.arena import Arena, KVShape
+from cache.memory.arena import Arena
 from cache.memory.device import CacheEntry
 from cache.memory.disk import DiskTier, LoadFailed, ModuleHeader
-from cache.memory.kv_format import KVStorage
+from cache.memory.kv_shape import KVShape, KVStorage
 from cache.memory.prefix_tree import PathStep
 from cache.memory.store import Lookup, Store
 from cache.prompt.plan import Segment
 
-SHAPE = KVShape(layers=2, kv_heads=2, head_dim=4, dtype=torch.float32)
+SHAPE = KVShape(layers=2, kv_heads=2, head_dim=4, dtype="float32")
 BIG = 1 << 30
 TENANT = "public"
 

@@ -15,7 +15,8 @@ from waiting import wait_until
 from cache.decoding.sampling import Sampling, TextStream
 from cache.engine.engine import Engine
 from cache.engine.engine_core import EngineCore
-from cache.engine.request import AnswerText, Completion, Generation, Request, TextDelivery, TextThread
+from cache.engine.request import Completion, Generation, Request
+from cache.engine.text_delivery import AnswerText, TextDelivery, TextThread
 from cache.engine.waiting import Waiting
 from cache.errors import CacheError, EngineStopped
 from cache.memory.store import Store

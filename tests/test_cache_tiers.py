@@ -22,8 +22,9 @@ from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
 from cache.engine.request import Request
 from cache.errors import CapacityError
-from cache.memory.arena import Arena, KVShape
+from cache.memory.arena import Arena
 from cache.memory.disk import DiskTier
+from cache.memory.kv_shape import KVShape
 from cache.memory.prefix_tree import PathStep, step_key
 from cache.memory.store import Store
 from cache.prompt.plan import Segment

@@ -20,7 +20,8 @@ from torch import Tensor
 from cache.attention.forward_pass import Pass, PassGivenUp, Rotation, matmul
 from cache.attention.items import Chunk, KVView, ScoredChunk, VisibleRange
 from cache.gpu.tiles import TilePlan, plan_tiles
-from cache.memory.arena import Arena, Copies, Extent, KVShape
+from cache.memory.arena import Arena, Copies, Extent, name_of
+from cache.memory.kv_shape import KVShape
 
 pytest.importorskip("triton", reason="needs pip install -e '.[gpu]'")
 
@@ -63,7 +64,7 @@ def passes(draw: st.DrawFn, longest: int = 12) -> list[Chunk]:
 
 
 def arena_of(kv_heads: int, size: int, dtype: torch.dtype) -> Arena:
-    arena = Arena(KVShape(layers=1, kv_heads=kv_heads, head_dim=size, dtype=dtype), SLOTS, CPU)
+    arena = Arena(KVShape(layers=1, kv_heads=kv_heads, head_dim=size, dtype=name_of(dtype)), SLOTS, CPU)
     random = torch.Generator().manual_seed(1)
     for layer in (*arena.keys, *arena.values):
         layer.copy_(torch.randn(layer.shape, generator=random))

@@ -11,8 +11,9 @@ from transformers import AutoTokenizer, PreTrainedModel
 
 from cache.errors import ModelError
 from cache.memory.keys import file_digest
-from cache.model import loading
-from cache.model.loading import ModelSource, load_positions, load_stock, load_tokenizer, stored_digest
+from cache.model import source
+from cache.model.loading import load_stock
+from cache.model.source import ModelSource, load_positions, load_tokenizer, stored_digest
 from cache.prompt.parts import Text
 
 
@@ -25,10 +26,10 @@ def test_a_tokenizer_needs_no_model_code(bundled_model):
 @pytest.fixture
 def large(tmp_path, monkeypatch):
     """A large file that was written a while ago, and how often it was read."""
-    monkeypatch.setattr(loading, "LARGE", 4)
-    monkeypatch.setattr(loading, "SETTLED_S", -60.0)
+    monkeypatch.setattr(source, "LARGE", 4)
+    monkeypatch.setattr(source, "SETTLED_S", -60.0)
     read: list[Path] = []
-    monkeypatch.setattr(loading, "file_digest", lambda path: read.append(path) or file_digest(path))
+    monkeypatch.setattr(source, "file_digest", lambda path: read.append(path) or file_digest(path))
     file = tmp_path / "large.gguf"
     file.write_bytes(b"content")
     return file, read
@@ -44,7 +45,7 @@ def test_a_large_file_is_read_once(large, tmp_path):
     for _ in range(2):
         stored_digest(tmp_path / "small.json", tmp_path / "models")
     assert len(read) == 3
-    assert [*(tmp_path / "models").iterdir()] == [tmp_path / "models" / loading.DIGESTS]
+    assert [*(tmp_path / "models").iterdir()] == [tmp_path / "models" / source.DIGESTS]
 
 
 def test_another_file_of_the_same_size_and_time_is_read(large, tmp_path):
@@ -59,7 +60,7 @@ def test_another_file_of_the_same_size_and_time_is_read(large, tmp_path):
 
 def test_a_digest_is_not_stored_for_a_file_that_has_just_changed(large, tmp_path, monkeypatch):
     file, read = large
-    monkeypatch.setattr(loading, "SETTLED_S", 60.0)
+    monkeypatch.setattr(source, "SETTLED_S", 60.0)
     for _ in range(2):
         stored_digest(file, tmp_path)
     assert len(read) == 2
@@ -68,7 +69,7 @@ def test_a_digest_is_not_stored_for_a_file_that_has_just_changed(large, tmp_path
 @pytest.mark.parametrize("content", ["", "[]", '{"large.gguf": 1}', '{"large.gguf": [[1], "x", "y"]}', "\x00"])
 def test_damaged_digests_are_read_again(large, tmp_path, content):
     file, read = large
-    (tmp_path / loading.DIGESTS).write_text(content)
+    (tmp_path / source.DIGESTS).write_text(content)
     assert [stored_digest(file, tmp_path) for _ in range(2)] == [file_digest(file)] * 2
     assert read == [file]
 

@@ -30,7 +30,7 @@ from app.web.rendering import render
 from app.web.server import create_app
 from cache.decoding.sampling import Sampling
 from cache.errors import ModelError
-from cache.model.loading import load_tokenizer
+from cache.model.source import load_tokenizer
 from cache.remote.remote_engine import RemoteEngine
 
 MODEL = "openai:http://model.test#m"

@@ -19,7 +19,8 @@ from app.domain.errors import DeskError
 from app.domain.settings import Settings
 from app.training import make_ranker
 from retrieval.ranking import training
-from retrieval.ranking.encoder import CARD, WEIGHTS, RankerModel, RankerTokens, StatementEncoder
+from retrieval.ranking.encoder import CARD, WEIGHTS, RankerTokens, StatementEncoder
+from retrieval.ranking.model import RankerModel, question_tensors
 from retrieval.ranking.training import (
     FIRST,
     MADE,
@@ -36,6 +37,7 @@ from retrieval.ranking.training import (
     save_ranker,
     train_ranker,
 )
+from retrieval.search.network import padded
 
 THINGS = ("lamp", "shoe", "cup", "bag", "chair", "table", "clock", "scarf")
 
@@ -205,10 +207,10 @@ def test_training_scores_as_the_desk_does(tmp_path):
     save_ranker(model, tmp_path / "ranker", EMPTY_CARD)
     encoder, tokens = StatementEncoder(tmp_path / "ranker"), RankerTokens()
     read_passages = [passage.read for (passage,) in documents]
-    ids, mask, spans = tokens.passages(read_passages, training.LONGEST)
+    rows, spans = tokens.passages(read_passages, training.LONGEST)
     asked = ["What is the price of a lamp?", "How warm?", "Blue?"]
     with torch.inference_mode():
-        scores, bars = all_scores(model, tokens.questions(asked), model.statements(ids, mask, spans), spans)
+        scores, bars = all_scores(model, question_tensors(tokens, asked), model.statements(*padded(rows), spans), spans)
     vectors = encoder.read(read_passages)
     for place, text in enumerate(asked):
         found = encoder.mixture.scores(encoder.question(text), vectors)[0]

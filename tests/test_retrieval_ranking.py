@@ -18,15 +18,16 @@ from retrieval.ranking.encoder import (
     Mixture,
     PassageToRead,
     QuestionVectors,
-    RankerModel,
     RankerTokens,
     StatementEncoder,
     StatementVectors,
     short_form,
 )
+from retrieval.ranking.model import RankerModel, question_tensors
 from retrieval.ranking.training import RankerCard, save_ranker
-from retrieval.search.embedding import Vectors, one_question
-from retrieval.search.minilm import Compiled, FastEncoder, bundled_network
+from retrieval.search.bundled import bundled_weights
+from retrieval.search.embedding import SentenceEmbedder, Vectors, one_question
+from retrieval.search.minilm import Compiled, FastEncoder
 
 NOISE = np.random.default_rng(3)
 UNTRAINED = RankerCard(data=(), left_out=(), questions=0, steps=0, minutes=0.0, seed=0, loss=0.0)
@@ -156,7 +157,7 @@ def test_what_is_read_does_not_depend_on_the_batch(encoder):
 
 def test_compiled_code_reads_the_same(encoder, folder, tmp_path):
     fast = StatementEncoder(folder, Compiled(tmp_path, 2))
-    assert fast._model.fast is not None
+    assert isinstance(fast._encoder, FastEncoder)
     long = "Lamps are sold in stores. " * 12
     many = [COVERED, passage(long, "Lamps are sold in stores."), passage("None here."), NOT_COVERED]
     assert all(close(one, other) for one, other in zip(fast.read(many), encoder.read(many), strict=True))
@@ -179,7 +180,6 @@ def test_a_question_reads_new_passages_at_its_own_priority_without_waiting(folde
         return states(network, texts, of_question=of_question)
 
     monkeypatch.setattr(FastEncoder, "states", noting)
-    monkeypatch.setattr(fast, "_lock", None)
     [before] = fast.read([COVERED])
     with one_question():
         [found] = fast.read([COVERED])
@@ -205,7 +205,7 @@ def test_what_is_cut_off_has_zeros_and_the_lowest_matches(encoder):
 
 
 def test_tokens_of_the_opening_and_the_padding_count_for_nothing(encoder):
-    ids, mask, special = encoder.tokens.questions(["Short?", "A longer question about lamps and shoes?"])
+    ids, mask, special = question_tensors(encoder.tokens, ["Short?", "A longer question about lamps and shoes?"])
     assert ids.shape == mask.shape == special.shape
     assert ids.shape[1] % 8 == 0
     assert (~special).sum(1).tolist() == [2, 8]
@@ -215,9 +215,9 @@ def test_tokens_of_the_opening_and_the_padding_count_for_nothing(encoder):
 
 def test_of_a_long_question_the_end_is_read(encoder):
     end = "how long do gift cards last when they were bought in a store?"
-    ids, _, special = encoder.tokens.questions(["Hello there, " * 60 + end])
+    ids, _, special = question_tensors(encoder.tokens, ["Hello there, " * 60 + end])
     assert int((~special).sum()) == LONGEST_QUESTION - 2
-    short = encoder.tokens.questions([end])[0][0]
+    short = question_tensors(encoder.tokens, [end])[0][0]
     told = [token for token in short.tolist() if token][1:-1]
     assert ids[0].tolist()[LONGEST_QUESTION - 1 - len(told) : LONGEST_QUESTION - 1] == told
 
@@ -225,9 +225,8 @@ def test_of_a_long_question_the_end_is_read(encoder):
 def test_spans_count_characters_below_the_headings():
     tokens = RankerTokens()
     one = passage("Ärger mit Lampen? Ask us.", "Ask us.", headings=("Help", "Lamps"))
-    ids, mask, spans = tokens.passages([one, passage("Ask us.", "Ask us.")], 64)
-    assert ids.shape == mask.shape
-    rows = [ids[row, first:end].tolist() for row, first, end in spans]
+    ids, spans = tokens.passages([one, passage("Ask us.", "Ask us.")], 64)
+    rows = [ids[row][first:end] for row, first, end in spans]
     assert rows[0] == rows[1]
     assert spans[1] == (1, spans[1][1], spans[1][1] + 3)
 
@@ -239,8 +238,8 @@ def test_a_folder_without_a_ranker_or_with_another_is_a_clear_error(folder, tmp_
     (tmp_path / WEIGHTS).write_bytes(b"no weights")
     with pytest.raises(RetrievalError, match="cannot be read"):
         StatementEncoder(tmp_path)
-    for name in ("head.weight", "bar.weight"):  # unknown, and of another size
-        save_file({name: torch.zeros(1)}, tmp_path / WEIGHTS)
+    for own, name in (("head.weight",) * 2, ("bar.weight",) * 2, ("bar.bias", "shorten.weight")):
+        save_file({own: torch.zeros(1)}, tmp_path / WEIGHTS)  # unknown, of another size, and without the others
         with pytest.raises(RetrievalError, match=rf"made for another model \({name}\)"):
             StatementEncoder(tmp_path)
     (tmp_path / CARD).write_text("{}")
@@ -251,12 +250,16 @@ def test_a_folder_without_a_ranker_or_with_another_is_a_clear_error(folder, tmp_
 SHIPPED = Path(__file__).parent.parent / "data" / "ranker"
 
 
-def test_the_shipped_ranker_shares_the_weights_that_it_does_not_train():
+def test_the_shipped_ranker_shares_the_words_of_the_embedder(tmp_path):
     """Was wrong once: the network was in memory twice."""
-    shared = {weight.data_ptr() for weight in bundled_network().parameters()}
-    weights = StatementEncoder(SHIPPED)._model.encoder.named_parameters()
-    own = {name.split(".")[2] for name, weight in weights if weight.data_ptr() not in shared}
-    assert own == {"2", "3", "4", "5"}, "the trained layers"
+    embedder = SentenceEmbedder(compiled=Compiled(tmp_path, 1))
+    ranker = StatementEncoder(SHIPPED, Compiled(tmp_path, 1))
+    assert isinstance(ranker._encoder, FastEncoder)
+    assert embedder._fast is not None
+    assert ranker._encoder._network.words == embedder._fast._network.words
+    mapped = sum(weight.nbytes for weight in bundled_weights().values())
+    others = sum(kept.nbytes for kept in ranker._encoder._kept if kept.ctypes.data != ranker._encoder._network.words)
+    assert others < mapped / 3, "layers of 16 bits, and none of 32"
 
 
 def test_the_shipped_ranker_finds_the_statement_that_answers():

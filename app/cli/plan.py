@@ -128,7 +128,8 @@ def find_costs(common: Common, model: str, file: Path | None, threads: int) -> "
     name = BUNDLED if gguf is None else gguf.stem
     kept = file or common.settings.data_dir / f"costs-{threads if gguf is None else f'{name}-{threads}'}.json"
     if file is None and not kept.is_file():
-        from cache.model.loading import bundled_gguf, load_model
+        from cache.model.loading import load_model
+        from cache.model.source import bundled_gguf
 
         progress_line("measuring the costs of forward passes, about a minute with a small model")
         language_model = load_model(gguf and str(gguf), device="cpu", converted=common.settings.models_folder)

@@ -62,7 +62,7 @@ def language_model(settings: Settings) -> str:
     """Check the model without loading it; ask a remote server. Includes why modules cannot be moved."""
     if settings.model_server is not None:
         return _server(settings, settings.model_server)
-    from cache.model.loading import bundled_gguf, placement_problem
+    from cache.model.source import bundled_gguf, placement_problem
 
     if settings.model is None:
         path = bundled_gguf()
@@ -102,7 +102,7 @@ def adapter(settings: Settings) -> str:
 
 
 def embedding_model(settings: Settings) -> str:
-    from retrieval.search.minilm import bundled_folder
+    from retrieval.search.bundled import bundled_folder
 
     return settings.embedder or f"{bundled_folder()}, bundled"
 

@@ -30,7 +30,6 @@ from cache.memory.disk import DiskTier, TierContents, contents_on_disk
 from cache.memory.keys import PUBLIC_TENANT
 
 if TYPE_CHECKING:  # `warmdesk stats` reads numbers without torch
-    from cache.analysis.memory_plan import TracedModule
     from cache.serving.interface import EngineInterface
 
 ANSWERS = 1000  # number of recent answers that are replayed; some seconds of computing
@@ -38,13 +37,15 @@ SHARES = (0.1, 0.25, 0.5, 0.75, 1.0)  # memory sizes that are tried, as shares o
 CLOSE = 0.02  # a size is enough if more memory finds less than this share of the uses more
 
 
-def plan_memory(prompts: "Sequence[Sequence[TracedModule]]", current: int, bytes_per_token: int) -> MemoryPlan:
-    """Replay prompts, oldest first, with several sizes of memory. current: the configured size in bytes."""
+def plan_memory(prompts: Sequence[Sequence[tuple[str, int]]], current: int, bytes_per_token: int) -> MemoryPlan:
+    """Replay prompts, oldest first, with several sizes of memory. prompts: key and length of their modules. current:
+    the configured size in bytes.
+    """
     from cache.analysis.memory_plan import replay
 
     if not prompts:
         return MemoryPlan()
-    everything = sum({module.key: max(1, module.tokens) for modules in prompts for module in modules}.values())
+    everything = sum({key: max(1, tokens) for modules in prompts for key, tokens in modules}.values())
     slots = {max(1, int(share * everything)) for share in SHARES} | {max(1, current // bytes_per_token)}
     budgets = []
     for number in sorted(slots):

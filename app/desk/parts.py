@@ -4,13 +4,13 @@ Each part is opened when it is first needed, so that listing documents loads no 
 """
 
 import os
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from threading import RLock
-from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast
 
-import torch
 from msgspec.structs import replace
 
 from app.answering.answering import Answering
@@ -36,8 +36,7 @@ from app.storage.library import Library
 from app.storage.statistics import Statistics
 from cache.engine.request import Limits
 from cache.memory.disk import DiskTier
-from cache.model.language_model import Model
-from cache.model.loading import bundled_gguf, load_model, load_tokenizer, placement_problem
+from cache.model.source import bundled_gguf, load_tokenizer, placement_problem
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import ChatTokenizer
 from cache.remote.remote_engine import ELSEWHERE, RemoteEngine
@@ -45,14 +44,16 @@ from cache.remote.reply import ServerSpec
 from cache.remote.text_tokens import TextTokenizer
 from cache.serving.child_process import ChildProcess
 from cache.serving.engine_process import EngineProcess
-from cache.serving.engine_server import usable_processors
 from cache.serving.interface import EngineInterface
-from cache.serving.local_engine import start_engine
 from cache.serving.messages import EngineSpec
+from cache.serving.processors import usable_processors
 from retrieval.ranking.encoder import StatementEncoder
 from retrieval.search.embedding import Embedder, OneQuestionEmbedder, SentenceEmbedder
 from retrieval.search.minilm import Compiled
 from retrieval.search.retriever import CrossEncoderReranker
+
+if TYPE_CHECKING:
+    from cache.model.language_model import Model
 
 T = TypeVar("T")
 THREADS_BESIDE = 1
@@ -61,7 +62,9 @@ needs more anyway.
 """
 
 
-def load_model_of(settings: Settings) -> Model:
+def load_model_of(settings: Settings) -> "Model":
+    from cache.model.loading import load_model  # PyTorch takes seconds and 150 MB
+
     return load_model(
         settings.model,
         device=settings.device,
@@ -172,7 +175,7 @@ class Loading(TypedDict, total=False):
     process: a process for it, started before.
     """
 
-    model: Callable[[Settings], Model]
+    model: "Callable[[Settings], Model]"
     embedder: Callable[[Settings], Embedder]
     ranker: Callable[[Settings], StatementEncoder]
     upgrade: bool
@@ -195,9 +198,7 @@ class Parts:
         self._process = loading.get("process")
         self._has_cluster = settings.cluster is not None and may_start
         self._has_process = (settings.engine_process or self._has_cluster) and may_start
-        threads = THREADS_BESIDE if self._has_process and settings.reranker is None else settings.threads
-        if threads is not None:
-            torch.set_num_threads(threads)
+        self._threads = THREADS_BESIDE if self._has_process and settings.reranker is None else settings.threads
         self.database = open_database(settings.database_url, upgrade=loading.get("upgrade", True))
         self.library = Library(self.database, settings.page_urls)
         self.history = History(self.database, timedelta(seconds=settings.answer_seconds))
@@ -211,6 +212,11 @@ class Parts:
     def is_ready(self) -> bool:
         """Return whether a question would be answered now. Loads nothing."""
         return self.is_open("_answering")
+
+    def _set_threads(self) -> None:
+        """Set the number of PyTorch's threads. It is not imported for that: nothing may need it."""
+        if self._threads is not None and (torch := sys.modules.get("torch")) is not None:
+            torch.set_num_threads(self._threads)
 
     def _set_awaited(self, awaited: str) -> None:
         """Store the step for which the part being opened waits; "": none."""
@@ -227,6 +233,9 @@ class Parts:
         elif self._has_process:
             engine = EngineProcess(spec, self._process)
         else:
+            from cache.serving.local_engine import start_engine  # imports PyTorch
+
+            self._set_threads()
             engine = start_engine(self._load_model(self.settings), spec)
         engine.keep(kept_modules(self.library))
         return engine
@@ -234,11 +243,14 @@ class Parts:
     @part
     def search(self) -> Search:
         embedder = OneQuestionEmbedder(self._load_embedder(self.settings))
+        self._set_threads()
         return Search(self.library, embedder, self.settings.index_path)
 
     @part
     def statements(self) -> StatementStore:
-        return StatementStore(self.library, self._load_ranker(self.settings))
+        ranker = self._load_ranker(self.settings)
+        self._set_threads()
+        return StatementStore(self.library, ranker)
 
     @part
     def prompts(self) -> PromptBuilder:
@@ -270,6 +282,7 @@ class Parts:
     def finder(self) -> Finder:
         name = self.settings.reranker
         reranker = None if name is None else CrossEncoderReranker(name)
+        self._set_threads()
         classifier = find_classifier(self.settings, self.search.embedder.name, self.statements.encoder.name)
         return Finder(self.library, self.search, self.statements, classifier, reranker)
 

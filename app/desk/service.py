@@ -57,7 +57,6 @@ from app.storage.lookups import LookUpStore
 from app.storage.statistics import Statistics
 from app.support.faq import Grouping, Quality
 from app.support.handoff import HandingOff
-from cache.analysis.memory_plan import TracedModule
 from cache.engine.request import Reuse
 from cache.errors import CacheError
 from cache.memory.disk import TierContents, return_freed_memory
@@ -342,9 +341,8 @@ class Service(DeskDocuments):
         if self.is_elsewhere:
             return MemoryPlan()
         used = Statistics(self.database).used_modules(ANSWERS)
-        prompts = [[TracedModule(*module) for module in modules] for modules in used]
         device = self.engine.contents(with_modules=False).capacity["device"]
-        return plan_memory(prompts, device, self.engine.info.kv.bytes_per_token)
+        return plan_memory(used, device, self.engine.info.kv.bytes_per_token)
 
     def source_file(self, message_id: str, rank: int, owner: str) -> Path | None:
         """The file of a document that an answer cites, if both still exist."""

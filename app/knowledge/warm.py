@@ -31,8 +31,8 @@ from cache.memory.keys import PUBLIC_TENANT
 from cache.prompt.plan import Segment
 
 if TYPE_CHECKING:
-    from cache.engine.encoder import Encoded
-    from cache.memory.store import ModuleCheck
+    from cache.engine.request import Encoded
+    from cache.memory.reports import ModuleCheck
     from cache.serving.interface import EngineInterface
 
 

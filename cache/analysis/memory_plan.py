@@ -19,15 +19,16 @@ from cache.attention.items import Chunk, ScoredChunk
 from cache.engine.engine import Engine
 from cache.engine.request import Request, Usage
 from cache.errors import CapacityError
-from cache.memory.arena import Arena, KVShape
+from cache.memory.arena import Arena
 from cache.memory.device import CacheEntry
 from cache.memory.keys import PUBLIC_TENANT
+from cache.memory.kv_shape import KVShape
 from cache.memory.store import Store
-from cache.model.language_model import ModelInfo
+from cache.model.info import ModelInfo
 from cache.prompt.plan import Plan, Segment
 from cache.prompt.tokenizer import ChatTokenizer
 
-NO_KV = KVShape(layers=1, kv_heads=1, head_dim=1, dtype=torch.int8)
+NO_KV = KVShape(layers=1, kv_heads=1, head_dim=1, dtype="int8")
 
 
 class CountingModel:
@@ -94,14 +95,6 @@ def group(plans: Sequence[Plan]) -> list[list[int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class TracedModule:
-    """A module that a prompt used. tokens: its length."""
-
-    key: str
-    tokens: int
-
-
-@dataclass(frozen=True, slots=True)
 class Replayed:
     """The number of uses of modules, of those found in memory, and of the tokens of the missing ones."""
 
@@ -110,26 +103,24 @@ class Replayed:
     missing_tokens: int
 
 
-def replay(prompts: Iterable[Sequence[TracedModule]], slots: int) -> Replayed:
-    """Look up the modules of each prompt, one prompt after another. slots: size of the memory in tokens. A module that
-    does not fit next to the others of its prompt is missing and not stored.
+def replay(prompts: Iterable[Sequence[tuple[str, int]]], slots: int) -> Replayed:
+    """Look up the modules of each prompt, key and length, one prompt after another. slots: size of the memory in
+    tokens. A module that does not fit next to the others of its prompt is missing and not stored.
     """
     store = Store(Arena(NO_KV, slots, torch.device("cpu")), "replay")
     segments: dict[str, Segment] = {}
     uses = found = missing_tokens = 0
     for modules in prompts:
         pinned: list[CacheEntry] = []
-        for module in modules:
-            segment = segments.setdefault(
-                module.key, Segment(name=module.key, tokens=(len(segments),) * max(1, module.tokens))
-            )
+        for key, tokens in modules:
+            segment = segments.setdefault(key, Segment(name=key, tokens=(len(segments),) * max(1, tokens)))
             uses += 1
             if (entry := store.find(segment, PUBLIC_TENANT).entry) is not None:
                 found += 1
                 pinned.append(entry)
                 store.device.count_use([entry])
                 continue
-            missing_tokens += module.tokens
+            missing_tokens += tokens
             try:
                 pinned.append(store.put(segment, PUBLIC_TENANT, store.device.reserve(len(segment.tokens))))
             except CapacityError:

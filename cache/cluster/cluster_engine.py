@@ -24,14 +24,12 @@ from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from cache.cluster.replica import Behind, FromReplica, Part, ReplicaState, Reply, routing_of_plan, routing_of_segments
-from cache.engine.encoder import Encoded
-from cache.engine.engine import SHUT_DOWN
-from cache.engine.request import Completion, Generation, Request
-from cache.engine.restarts import RESTARTED
+from cache.engine.request import Completion, Encoded, Generation, Request
+from cache.engine.restarts import RESTARTED, SHUT_DOWN
 from cache.errors import CacheError, EngineBusy, EngineFull, EngineStopped
 from cache.memory.disk import TierContents
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
-from cache.model.loading import first_line
+from cache.model.source import first_line
 from cache.prompt.plan import Segment
 from cache.serving import messages
 from cache.serving.exchange import DOWN, EngineElsewhere, RemoteGeneration, Told

@@ -14,20 +14,23 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import psutil
 import torch
 from torch import Tensor
 
 from cache.attention.items import Chunk, KVView, ScoredChunk
-from cache.decoding.sampling import Sampler, Sampling, choose_tokens
-from cache.engine.request import NO_MEMORY, is_shortage
+from cache.decoding.choosing import choose_tokens
+from cache.decoding.sampling import Sampler, Sampling
+from cache.engine.failures import NO_MEMORY, is_shortage
 from cache.engine.scheduler import MOST_ROWS, Sequence
 from cache.errors import CapacityError
-from cache.memory.arena import Arena, Event, Extent, KVShape
+from cache.memory.arena import Arena, Event, Extent
+from cache.memory.kv_shape import ArenaSize, KVShape
 from cache.memory.store import Cost
-from cache.model.language_model import Model, ModelInfo
+from cache.model.info import ModelInfo
+from cache.model.language_model import Model
 
 T = TypeVar("T")
 PATIENCE = 64
@@ -228,7 +231,6 @@ def note_costs(timer: PassTimer, cost: Cost) -> None:
             cost.measured(seconds, rows)
 
 
-ArenaSize = int | Literal["auto"]  # bytes, or "auto": as much as fits
 GIB = 1 << 30
 SPARE, LEAST_SPARE = 0.05, GIB // 2
 """Share of a GPU's memory that stays free, and its minimum: for fragmentation, for kernels and graphs that are loaded

@@ -8,18 +8,18 @@ request runs. Between two steps it holds no memory. Out of scope: running passes
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from cache.attention.items import KVView
-from cache.engine.request import Generation
+from cache.engine.request import Encoded, Generation
 from cache.engine.scheduler import Sequence
 from cache.errors import CacheError, CapacityError
 from cache.memory.device import CacheEntry
 from cache.memory.disk import MissReason
 from cache.memory.store import Lookup, Store
-from cache.model.language_model import ModelInfo
+from cache.model.info import ModelInfo
 from cache.prompt.plan import Segment
 
 MAX_ENCODINGS = 16  # modules encoded at the same time ahead of use
@@ -42,20 +42,6 @@ class Encoding:
     @property
     def is_ahead(self) -> bool:
         return all(asker.is_over or asker.is_cancelled for asker in self.askers)
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """Result of encoding in advance. computed: number of computed modules. failed: errors of failed modules. All other
-    modules are available.
-    """
-
-    computed: int
-    failed: Mapping[Segment, CacheError]
-
-    def raise_failed(self) -> None:
-        for error in self.failed.values():
-            raise error
 
 
 @dataclass(slots=True, eq=False)

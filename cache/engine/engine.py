@@ -17,16 +17,18 @@ from dataclasses import replace
 from typing import Self, TypeVar
 
 from cache.attention.forward_pass import PassGivenUp
-from cache.engine.device_memory import ArenaSize, RowLimit, allocate_arena
-from cache.engine.encoder import Encoded, EncodeJob, Prefetch, problem_of
+from cache.engine.device_memory import RowLimit, allocate_arena
+from cache.engine.encoder import EncodeJob, Prefetch, problem_of
 from cache.engine.engine_core import EngineCore, ForgetJob
-from cache.engine.request import Generation, Limits, Request, TextThread
-from cache.engine.restarts import RESTARTED, RESTING, Arranger, IdleRun, Rests
+from cache.engine.idle_run import IdleRun
+from cache.engine.request import Encoded, Generation, Limits, Request
+from cache.engine.restarts import RESTARTED, RESTING, SHUT_DOWN, Arranger, Rests
+from cache.engine.text_delivery import TextThread
 from cache.engine.waiting import Waiting
 from cache.errors import CacheError, EngineBusy, EngineStopped, PromptError
 from cache.memory.disk import DiskTier
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
-from cache.memory.kv_format import KVStorage
+from cache.memory.kv_shape import ArenaSize, KVStorage
 from cache.memory.store import Store
 from cache.model.language_model import Model
 from cache.prompt.plan import Placement, Segment
@@ -41,7 +43,6 @@ def _has_ended(work: Work) -> bool:
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-SHUT_DOWN = "the engine was shut down"
 HANGS = "the engine has made no progress for {:g} s, perhaps because a disk or device does not respond: ask again later"
 CLOSE_S = 10.0  # seconds that a step may take to end when the engine is closed
 LOOK_AGAIN_S = 0.5

@@ -1,27 +1,19 @@
-"""Input and output of the engine: limits, requests, completions with the source of each prompt token, and delivery of
-an answer's text or error. Text is made on the calling thread, or on a separate thread so that the engine can start the
-next pass.
-
-Out of scope: turning tokens into text (`cache.decoding.sampling`).
+"""Input and output of the engine: limits, requests, answers as they are generated, and completions with the source of
+each prompt token. PyTorch is not needed. Out of scope: making an answer's text (`text_delivery`).
 """
 
-import logging
 import queue
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-import torch
-from torch import Tensor
-
-from cache.decoding.sampling import Sampling, TextStream, TokenLogprob
+from cache.decoding.sampling import Sampling, TokenLogprob
 from cache.engine.recomputation import SelectiveRecomputation
-from cache.errors import CacheError, CapacityError
+from cache.errors import CacheError
 from cache.memory.disk import MissReason
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
-from cache.memory.store import Source
-from cache.prompt.plan import Plan
+from cache.memory.reports import Source
+from cache.prompt.plan import Plan, Segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,8 +117,8 @@ class Timings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
     """A finished answer. tokens: the exact ids of `text`; None if a stop string cut inside a token. exact: the same as
-    with full attention. logits: float32 `[answer tokens, vocabulary]` on the host, if teacher-forced. silence: why a
-    remote model returned no text, in one line; else empty.
+    with full attention. logits: a float32 tensor `[answer tokens, vocabulary]` on the host, if teacher-forced. silence:
+    why a remote model returned no text, in one line; else empty.
     """
 
     text: str
@@ -136,7 +128,7 @@ class Completion:
     modules: tuple[ModuleUse, ...] = ()
     timings: Timings = field(default_factory=Timings)
     exact: bool = True
-    logits: Tensor | None = None
+    logits: Any = None
     logprobs: tuple[TokenLogprob, ...] = ()
     silence: str = ""
 
@@ -188,112 +180,15 @@ class Generation:
         self._events.put(event)
 
 
-Job = Callable[[], None]
-log = logging.getLogger(__name__)
-
-
-class TextDelivery:
-    """Runs each job at once, on the calling thread."""
-
-    def run(self, job: Job) -> None:
-        job()
-
-    def flush(self) -> None:
-        """Wait for all earlier jobs."""
-
-    def close(self) -> None:
-        """Run the remaining jobs. Later jobs are not accepted."""
-
-
-class TextThread(TextDelivery):
-    """Runs jobs in order on a thread of its own, from the first job until `close`. Only one thread may submit jobs."""
-
-    def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    def run(self, job: Job) -> None:
-        """Queue a job. Its error goes to the log and stops no other job."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="warmdesk-text", daemon=True)
-            self._thread.start()
-        self._jobs.put(job)
-
-    def flush(self) -> None:
-        if self._thread is not None:
-            done = threading.Event()
-            self._jobs.put(done.set)
-            done.wait()
-
-    def close(self) -> None:
-        if self._thread is not None:
-            self._jobs.put(None)
-            self._thread.join()
-            self._thread = None
-
-    def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            try:
-                job()
-            except Exception:
-                log.exception("text could not be delivered")
-
-
-class AnswerText:
-    """Delivers pieces of text and then one end to the reader. An error ends only this answer. `delivery` makes the
-    text. failure: the error if the text could not be made.
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Result of encoding in advance. computed: number of computed modules. failed: errors of failed modules. All other
+    modules are available.
     """
 
-    def __init__(self, stream: TextStream, generation: Generation, delivery: TextDelivery) -> None:
-        self.failure: CacheError | None = None
-        self._stream, self._generation, self._delivery = stream, generation, delivery
+    computed: int
+    failed: Mapping[Segment, CacheError]
 
-    @property
-    def stopped(self) -> bool:
-        return self._stream.stopped
-
-    def update(self, answer: Sequence[int], *, final: bool) -> None:
-        """Deliver the new text. answer: all tokens so far; the list may grow meanwhile."""
-        length = len(answer)
-        self._delivery.run(lambda: self._deliver_piece(answer[:length], final))
-
-    def end(self, end: Completion | CacheError) -> None:
-        """Deliver the end. A completion gets its text here; if that failed, deliver `failure`."""
-        self._delivery.run(lambda: self._deliver_end(end))
-
-    def _deliver_piece(self, tokens: Sequence[int], final: bool) -> None:
-        if self.failure is not None:
-            return
-        try:
-            self._generation.tokens = tokens  # those that what is delivered was made of, not later ones
-            if piece := self._stream.update(tokens, final=final):
-                self._generation.deliver(piece)
-        except Exception as error:
-            self.failure = failure_of("the text of the answer", error)
-
-    def _deliver_end(self, end: Completion | CacheError) -> None:
-        if isinstance(end, Completion):
-            end = self.failure or replace(end, text=self._stream.text)
-        self._generation.deliver(end)
-
-
-_TEXTS = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory", "[CUDA]: out of memory")
-"""Messages of cuBLAS, CUDA and Triton when memory is short. PyTorch raises them as untyped errors."""
-NO_MEMORY = (
-    "the device has no memory left for passes, not even of one token: lower device_memory "
-    "(--memory), or stop other programs on the device"
-)
-
-
-def failure_of(what: str, error: Exception) -> CacheError:
-    """Return the reader's error for a failure. An unforeseen one may name files, so its text is only in the log."""
-    if isinstance(error, CacheError):
-        return error
-    log.error("%s could not be computed", what, exc_info=error)
-    if is_shortage(error):
-        return CapacityError(NO_MEMORY)
-    return CacheError(f"{what} could not be computed: ask again (the log has the cause)")
-
-
-def is_shortage(error: BaseException) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in _TEXTS)
+    def raise_failed(self) -> None:
+        for error in self.failed.values():
+            raise error

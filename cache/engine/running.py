@@ -14,18 +14,12 @@ import torch
 from torch import Tensor
 
 from cache.attention.items import Chunk, ScoredChunk
-from cache.decoding.sampling import Sampler, TextStream, ToHost, TokenLogprob, choose_tokens, loop_length, rows_of
-from cache.engine.request import (
-    AnswerText,
-    Completion,
-    FinishReason,
-    ModuleUse,
-    TextDelivery,
-    Timings,
-    Usage,
-    is_shortage,
-)
+from cache.decoding.choosing import ToHost, choose_tokens, rows_of
+from cache.decoding.sampling import Sampler, TextStream, TokenLogprob, loop_length
+from cache.engine.failures import is_shortage
+from cache.engine.request import Completion, FinishReason, ModuleUse, Timings, Usage
 from cache.engine.scheduler import Sequence, build_sequence, path_of
+from cache.engine.text_delivery import AnswerText, TextDelivery
 from cache.engine.waiting import RowScoring, Waiting
 from cache.errors import CacheError, CapacityError
 from cache.memory.arena import Extent, part_of, total_length

@@ -100,7 +100,7 @@ class GraphedPasses:
         most_rows = max(bucket.rows for bucket in buckets)
         self._graphs: list[Graph] = []  # smallest first
         try:
-            self._logits = torch.empty(most_rows, vocabulary, dtype=arena.shape.dtype, device=arena.device)
+            self._logits = torch.empty(most_rows, vocabulary, dtype=arena.dtype, device=arena.device)
             for bucket in buckets:
                 self._graphs.insert(0, self._captured(bucket, capture))
         except Exception as error:

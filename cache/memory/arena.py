@@ -15,12 +15,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
 
 from cache.errors import CacheError
+from cache.memory.kv_shape import DType, KVShape
 
 LEAST_PIECE = 16  # smallest useful length of a piece, in slots: each piece is one more item for attention
 
@@ -296,18 +297,8 @@ class Copies:
             batch.begun = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KVShape:
-    """Shape of one token's keys and values."""
-
-    layers: int
-    kv_heads: int
-    head_dim: int
-    dtype: torch.dtype
-
-    @property
-    def bytes_per_token(self) -> int:
-        return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
+def name_of(dtype: torch.dtype) -> DType:
+    return cast("DType", str(dtype).removeprefix("torch."))
 
 
 class Arena:
@@ -317,10 +308,11 @@ class Arena:
 
     def __init__(self, shape: KVShape, slots: int, device: torch.device) -> None:
         self.shape, self.slots, self.device = shape, slots, device
+        self.dtype: torch.dtype = getattr(torch, shape.dtype)
         self.scratch_slot = slots
         size = (slots + 1, shape.kv_heads, shape.head_dim)
-        self.keys = [torch.empty(size, dtype=shape.dtype, device=device) for _ in range(shape.layers)]
-        self.values = [torch.empty(size, dtype=shape.dtype, device=device) for _ in range(shape.layers)]
+        self.keys = [torch.empty(size, dtype=self.dtype, device=device) for _ in range(shape.layers)]
+        self.values = [torch.empty(size, dtype=self.dtype, device=device) for _ in range(shape.layers)]
         self.positions = torch.zeros(slots + 1, dtype=torch.int64, device=device)
         # the same memory in the shape of attention kernels: [1, kv_heads, slots, head_dim]
         self.key_rows = [keys.transpose(0, 1).unsqueeze(0) for keys in self.keys]

@@ -22,7 +22,7 @@ from torch import Tensor
 from cache.errors import CacheError
 from cache.memory.arena import Arena, Extent
 from cache.memory.disk import DiskTier, LoadFailed, ModuleHeader
-from cache.memory.kv_format import KVStorage
+from cache.memory.kv_shape import KVStorage
 
 READERS = 2  # threads: one waits for the disk while the other computes a checksum
 
@@ -105,7 +105,7 @@ class Loader:
         try:
             rows, shape, extent = read(), self._arena.shape, load.extent
             expected = (2, shape.layers, extent.length, shape.kv_heads, shape.head_dim)
-            if rows.shape != expected or rows.dtype != shape.dtype:
+            if rows.shape != expected or rows.dtype != self._arena.dtype:
                 raise LoadFailed(f"shape {tuple(rows.shape)} {rows.dtype} does not fit this model")
             if self._arena.copies is None:
                 self._arena.write(extent, rows)

@@ -27,7 +27,7 @@ from cache.prompt.plan import Segment
 if TYPE_CHECKING:  # commands that only list modules do not wait for torch
     from torch import Tensor
 
-    from cache.memory.kv_format import KVStorage
+    from cache.memory.kv_shape import KVStorage
 
 FLOOR_BYTES, FLOOR_SHARE = 512 << 20, 20  # default floor: FLOOR_BYTES, or one in FLOOR_SHARE bytes of a small disk
 

@@ -15,7 +15,8 @@ from torch import Tensor
 from cache.memory.arena import Arena, Copies, Extent, ExtentAllocator
 from cache.memory.disk import ModuleHeader
 from cache.memory.eviction import EvictionQueue, HalfLife, Marks
-from cache.memory.kv_format import KVStorage, from_bytes, layer_layout, pack, packed_bytes, to_bytes, unpack
+from cache.memory.kv_format import from_bytes, layer_layout, pack, packed_bytes, to_bytes, unpack
+from cache.memory.kv_shape import KVStorage
 
 
 @dataclass(slots=True, eq=False)
@@ -86,7 +87,7 @@ class HostTier:
             self.free(self.take(key))
 
     def rows(self, entry: HostEntry) -> Tensor:
-        return unpack(entry.tensors, self._arena.shape.dtype)
+        return unpack(entry.tensors, self._arena.dtype)
 
     def keep(self, keys: Set[str]) -> None:
         self.kept = keys
@@ -187,7 +188,7 @@ class PinnedTier(HostTier):
         packed = torch.empty(packed_bytes(layout), dtype=torch.uint8, device=device)
         for part, into in self._parts(layer, pieces, packed):
             into.copy_(part, non_blocking=True)
-        return unpack(from_bytes(packed, layout), self._arena.shape.dtype)
+        return unpack(from_bytes(packed, layout), self._arena.dtype)
 
     def _parts(self, layer: int, pieces: Sequence[Extent], packed: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Return each piece of a layer with its bytes. The last piece may be longer than its bytes."""

@@ -6,14 +6,12 @@ approximate, so modules of each form have their own keys (`store`). Out of scope
 """
 
 from collections.abc import Mapping
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-from cache.memory.arena import KVShape
+from cache.memory.kv_shape import KVShape, KVStorage
 
-KVStorage = Literal["model", "int8"]  # keys and values as in the model, or rounded to 8 bits
 LARGEST = 127
 SCALE_BYTES = 4
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float32, torch.bfloat16, torch.float16)}
@@ -56,7 +54,7 @@ def kept_bytes_per_token(shape: KVShape, storage: KVStorage) -> int:
 
 def layer_layout(shape: KVShape, length: int, storage: KVStorage) -> dict[str, Tensor]:
     size = (2, 1, length, shape.kv_heads, shape.head_dim)
-    return pack(torch.empty(size, dtype=shape.dtype, device="meta"), storage)
+    return pack(torch.empty(size, dtype=DTYPES[shape.dtype], device="meta"), storage)
 
 
 def to_bytes(tensors: Mapping[str, Tensor]) -> Tensor:

@@ -23,11 +23,11 @@ from cache.memory.device import CacheEntry, DeviceMemory, Owner
 from cache.memory.disk import DiskTier, LoadFailed, MissReason, ModuleHeader, TierContents, Unreachable
 from cache.memory.host import HostTier, PinnedTier
 from cache.memory.keys import PUBLIC_TENANT, digest, segment_key
-from cache.memory.kv_format import KVStorage, kept_bytes_per_token, rounded, unpack
+from cache.memory.kv_format import kept_bytes_per_token, rounded, unpack
+from cache.memory.kv_shape import KVStorage
+from cache.memory.reports import PrefixUse, Source
 from cache.prompt.plan import Segment
 
-Source = Literal["device", "host", "disk", "computed", "elsewhere"]
-"""The source of a module's rows. elsewhere: a remote model, which does not report it."""
 FIRST_COMPUTE_S = 1e-3  # assumed seconds per token before passes are measured
 NOISE_S = 0.05  # seconds that loading must be slower than computing before it counts, as noise of a busy machine
 TRIED_ANYWAY = 16
@@ -47,19 +47,6 @@ class Lookup:
     source: Source = "computed"
     loading: Future[None] | None = None
     reason: MissReason | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrefixUse:
-    """A computed prefix that later requests reused. tokens: its last run; num_tokens: its whole length."""
-
-    tokens: tuple[int, ...]
-    num_tokens: int
-    hits: int
-
-    @property
-    def saved(self) -> int:
-        return self.hits * len(self.tokens)
 
 
 @dataclass(slots=True)
@@ -273,7 +260,7 @@ class Store:
             self._pinned.load(kept, extent)
             return Lookup(entry=self._admit(header, extent), source="host")
         load = ModuleLoad(header, "disk" if kept is None else "host", extent, positions)
-        dtype = self.arena.shape.dtype
+        dtype = self.arena.dtype
         self._loader.start(load, partial(self._read, key) if kept is None else partial(unpack, kept.tensors, dtype))
         if kept is not None:
             self.host.free(kept)
@@ -342,16 +329,6 @@ class Store:
 
     def _is_being_written(self, key: str) -> bool:
         return self.writer is not None and key in self.writer.pending
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleCheck:
-    """A stored module compared with the model. largest_difference: relative to the largest number; None if the stored
-    module cannot be read, for the reason in `problem`.
-    """
-
-    largest_difference: float | None
-    problem: str = ""
 
 
 def contents_of(store: Store, *, with_modules: bool) -> TierContents:

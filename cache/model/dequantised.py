@@ -11,16 +11,8 @@ import transformers
 
 from cache.errors import ModelError
 from cache.model.gguf_file import GGUFFile
-from cache.model.packed_model import (
-    NORMS,
-    Values,
-    ends_of,
-    module_of,
-    numbers_of,
-    rotation_of,
-    unturned,
-    why_not_packed,
-)
+from cache.model.gguf_layout import Values, ends_of, module_of, why_not_packed
+from cache.model.packed_model import NORMS, numbers_of, rotation_of, unturned
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 HF_NORMS = {

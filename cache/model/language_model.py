@@ -1,4 +1,4 @@
-"""Language models: properties for the engine, position schemes of model families, and one packed forward pass.
+"""Language models as transformers' classes: their properties for the engine, and one packed forward pass.
 
 Models are transformers' classes with our attention. BLOOM and MPT have no registry for attention functions, so their
 attention modules are replaced; these models then build no masks and biases.
@@ -6,10 +6,10 @@ attention modules are replaced; these models then build no masks and biases.
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -28,8 +28,10 @@ from cache.attention.items import Chunk, KVView, ScoredChunk
 from cache.errors import ModelError
 from cache.gpu.choice import best_kind, capture_for
 from cache.gpu.graphs import BUCKETS, Bucket, Capture, GraphedPasses
-from cache.memory.arena import Arena, Extent, KVShape
+from cache.memory.arena import Arena, Extent, name_of
 from cache.memory.keys import ENCODER_VERSION, digest
+from cache.memory.kv_shape import KVShape
+from cache.model.info import ModelInfo, find_position_scheme, usable_positions
 from cache.native.decoder import PackedWeights, native_decoder_of
 from cache.prompt.tokenizer import ChatTokenizer
 
@@ -103,114 +105,8 @@ class MptAttention(ReplacedAttention):
         return own.out_proj(self._alibi.attend(own.layer_idx, q, k, v, own.softmax_scale)), None
 
 
-PositionScheme = Literal["rotary", "absolute", "alibi", "none"]
-"""rotary: at any place, by rotating queries. alibi: at any place, by the distance of position ids. absolute: positions
-are learned, so a module is encoded at its place. none: not at all; such a model reuses exact prefixes only.
-"""
-
-FAMILIES: dict[PositionScheme, str] = {
-    "rotary": "llama mistral qwen2 qwen3 phi3 gemma gemma2 gemma3_text gpt_neox",
-    "absolute": "gpt2 opt",
-    "alibi": "bloom mpt",
-}
-"""Transformers' model types by position scheme, unless the configuration forbids it (`why_not_placeable`). A family is
-added when the oracle tests cover it.
-"""
-
-STATIC_ROPE = {"default", "linear", "llama3", "yarn"}
-
-POSITION_LIMITS = ("max_position_embeddings", "max_seq_len", "seq_length")
-POSITIONS_OF_BLOOM = 2048  # training length of BLOOM models; most configurations lack it
-
-
-def find_position_scheme(config: Any, name: str) -> tuple[PositionScheme, str]:
-    """Return a model's position scheme, and why modules cannot be placed (empty if they can). Raises ModelError."""
-    scheme = next((scheme for scheme, types in FAMILIES.items() if config.model_type in types.split()), None)
-    if scheme is None:
-        known = ", ".join(sorted(" ".join(FAMILIES.values()).split()))
-        raise ModelError(f"model {name!r} is of type {config.model_type!r}; supported types are {known}")
-    if getattr(config, "use_bidirectional_attention", False):
-        raise ModelError(f"model {name!r} lets tokens see later tokens: choose a causal model")
-    reason = why_not_placeable(config)
-    return ("none", reason) if reason else (scheme, "")
-
-
-def why_not_placeable(config: Any) -> str:
-    """Return why a module's keys and values depend on more than its tokens and a shift; empty if they do not."""
-    window = sliding_window(config)
-    if window is not None:
-        return f"attention is limited to a sliding window of {window} tokens"
-    schemes = rope_schemes(config)
-    for scheme in schemes:
-        if (kind := scheme.get("rope_type", "default")) not in STATIC_ROPE:
-            return f"rotary frequencies depend on the length of the prompt (rope type {kind!r})"
-    if len(schemes) > 1:
-        return "layers differ in their rotary frequencies"
-    return ""
-
-
-def usable_positions(config: Any) -> int:
-    """Return n if the model works as trained at position ids 0 .. n-1. Rotary frequencies that depend on the prompt's
-    length are constant up to the original training length, which is then the limit.
-    """
-    limit: int = next((n for name in POSITION_LIMITS if (n := getattr(config, name, None))), POSITIONS_OF_BLOOM)
-    for scheme in rope_schemes(config):
-        if scheme.get("rope_type", "default") not in STATIC_ROPE:
-            limit = min(limit, scheme.get("original_max_position_embeddings") or limit)
-    return limit
-
-
-def sliding_window(config: Any) -> int | None:
-    """Return the maximum keys that a query sees in some layer; None if this limits no prompt."""
-    window: int | None = getattr(config, "sliding_window", None)
-    kinds = getattr(config, "layer_types", None)
-    if not window or window >= usable_positions(config) or (kinds and "sliding_attention" not in kinds):
-        return None
-    return window
-
-
-def rope_schemes(config: Any) -> list[dict[str, Any]]:
-    """Return the parameters of each set of rotary frequencies. Some families have one per kind of layer."""
-    rope = getattr(config, "rope_parameters", None) or {}
-    by_kind = [scheme for scheme in rope.values() if isinstance(scheme, dict)]
-    return [scheme for i, scheme in enumerate(by_kind or [rope]) if scheme not in by_kind[:i]]
-
-
 ATTENTION = "warmdesk"
 TRIED_ROWS = 17  # of a first small pass: more than a small block of the kernels has
-
-SCORED_DEPTH = (0.55, 0.7)
-"""First and last layer whose attention scores rows for a question, as shares of the depth."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelInfo:
-    """Facts about a model. max_positions: usable position ids are 0 .. max_positions-1. vocabulary: token ids are 0 ..
-    vocabulary-1. is_elsewhere: the model is remote (`cache.remote`), and its memory is unknown.
-    """
-
-    name: str
-    fingerprint: str
-    position_scheme: PositionScheme
-    max_positions: int
-    vocabulary: int
-    kv: KVShape
-    stop_tokens: frozenset[int]
-    is_elsewhere: bool = False
-
-    @property
-    def is_position_independent(self) -> bool:
-        return self.position_scheme in ("rotary", "alibi")
-
-    @property
-    def places_modules(self) -> bool:
-        """Return whether modules can be reused. If not, only exact prefixes are."""
-        return self.position_scheme != "none"
-
-    @property
-    def scored_layers(self) -> range:
-        first, last = (int(depth * self.kv.layers) for depth in SCORED_DEPTH)
-        return range(first, max(last, first + 1))
 
 
 class Model(Protocol):
@@ -399,7 +295,7 @@ def model_info(hf: Any, tokenizer: Any, *, name: str, fingerprint: str) -> Model
         layers=config.num_hidden_layers,
         kv_heads=getattr(config, "num_key_value_heads", None) or heads,
         head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
-        dtype=hf.dtype,
+        dtype=name_of(hf.dtype),
     )
     rope = getattr(config, "rope_parameters", None) or {}
     return ModelInfo(

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from cache.attention.forward_pass import PassGivenUp, Rotation, never
 from cache.attention.items import Chunk, Item, ScoredChunk, only_scores, plan_arrays, plan_items
 from cache.memory.arena import Arena
+from cache.native.sizes import BLOCK_COLUMNS, BLOCK_ROWS, OUTPUTS
 from durable import FLAGS, load_compiled
 
 SOURCE = Path(__file__).with_name("decoder.c")
@@ -34,13 +35,10 @@ def load_library(folder: Path, dtype: torch.dtype) -> ctypes.CDLL | None:
     return load_compiled(SOURCE, flags, folder, "answers are slower")
 
 
-OUTPUTS = 64  # as in linear.h: a layer's number of outputs is a multiple of it
-MOST_RANK = 64  # as in linear.h: of an adapter
 FAMILIES = {"llama", "mistral", "qwen2", "qwen3"}
 BFLOAT16, PACKED = range(2)
 BF16 = 30  # as in repack.h: numbers of bfloat16, in GGUF files
 W8 = 6  # as in packed.h: weights of 8 bits
-BLOCK_ROWS, BLOCK_COLUMNS = 8, 32  # as in packed.h: outputs of a block, and inputs with a common scale
 PackedWeights = Literal["model", "int8"]  # weights as in the model, or rounded to 8 bits
 LONG_ROWS = 64  # passes with more rows can be stopped: shorter ones end before asking is worth it
 

@@ -29,7 +29,8 @@ from cache.memory.device import CacheEntry, DeviceMemory, Owner
 from cache.memory.disk import nameless
 from cache.memory.eviction import LONG, SHORT
 from cache.memory.prefix_tree import PathStep, PrefixNode
-from cache.memory.store import FIRST_COMPUTE_S, Cost, Source
+from cache.memory.reports import Source
+from cache.memory.store import FIRST_COMPUTE_S, Cost
 from cache.planning.costs import PassCosts
 from cache.planning.traffic import RoutingPolicy, SimulatedRequest
 from cache.routing import Wanted

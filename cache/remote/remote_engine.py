@@ -15,17 +15,25 @@ from contextlib import aclosing, suppress
 from typing import Any
 
 import httpx
-import torch
 
-from cache.engine.encoder import Encoded
-from cache.engine.engine import SHUT_DOWN
-from cache.engine.request import Completion, FinishReason, Generation, Limits, ModuleUse, Request, Timings, Usage
+from cache.engine.request import (
+    Completion,
+    Encoded,
+    FinishReason,
+    Generation,
+    Limits,
+    ModuleUse,
+    Request,
+    Timings,
+    Usage,
+)
+from cache.engine.restarts import SHUT_DOWN
 from cache.errors import CacheError, EngineFull, EngineStopped, ServerFailed
-from cache.memory.arena import KVShape
 from cache.memory.disk import DiskTier, TierContents
 from cache.memory.keys import PUBLIC_TENANT, digest
-from cache.memory.store import ModuleCheck, PrefixUse
-from cache.model.language_model import ModelInfo
+from cache.memory.kv_shape import KVShape
+from cache.memory.reports import ModuleCheck, PrefixUse
+from cache.model.info import ModelInfo
 from cache.prompt.parts import Text, TextModule
 from cache.prompt.plan import Placement, Plan, Segment, arrange, module_segment
 from cache.remote.chat_server import ChatServer, ServerFacts, headers_of
@@ -125,7 +133,7 @@ ELSEWHERE = "the language model is remote"
 NOT_HERE = f"{ELSEWHERE}: its memory is its server's own"
 ASSUMED_CONTEXT = 4096  # tokens if the context length is unknown: as small as with any server
 FRESH_S, PATIENCE_S = 2.0, 12.0  # seconds for which a server's facts are valid, and seconds to wait for them
-NO_KV = KVShape(layers=0, kv_heads=0, head_dim=0, dtype=torch.float32)
+NO_KV = KVShape(layers=0, kv_heads=0, head_dim=0, dtype="float32")
 BUSY = "the desk is busy: too many questions are waiting, try again soon"
 log = logging.getLogger(__name__)
 

@@ -17,10 +17,8 @@ from typing import Any, cast
 from msgspec import DecodeError, Raw
 from msgspec.structs import replace
 
-from cache.engine.encoder import Encoded
-from cache.engine.engine import SHUT_DOWN
-from cache.engine.request import Generation, Request
-from cache.engine.restarts import REFUSED, RESTARTED, RESTING, LostPrompts, Rests
+from cache.engine.request import Encoded, Generation, Request
+from cache.engine.restarts import REFUSED, RESTARTED, RESTING, SHUT_DOWN, LostPrompts, Rests
 from cache.errors import CacheError, EngineStopped
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
 from cache.prompt.plan import Segment

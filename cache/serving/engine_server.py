@@ -6,7 +6,6 @@ because its parent was killed. The parent handles signals.
 
 import gc
 import logging
-import math
 import os
 import queue
 import signal
@@ -17,15 +16,14 @@ import warnings
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import torch
 from msgspec import Raw
 
-from cache.engine.encoder import MOST_PREFETCHES, Encoded, Prefetch
+from cache.engine.encoder import MOST_PREFETCHES, Prefetch
 from cache.engine.log_lines import write_log
-from cache.engine.request import Completion, Generation
+from cache.engine.request import Completion, Encoded, Generation
 from cache.errors import CacheError
 from cache.memory.disk import return_freed_memory
 from cache.model.loading import load_model
@@ -35,6 +33,7 @@ from cache.serving.exchange import Connection
 from cache.serving.interface import Cancellable
 from cache.serving.local_engine import LocalEngine, start_engine
 from cache.serving.messages import EngineSpec, arguments_of, decoded, encoded, read_all
+from cache.serving.processors import usable_processors
 
 CALLS_AT_ONCE = 32  # most calls wait for the engine
 log = logging.getLogger(__name__)
@@ -157,50 +156,13 @@ def as_cache_error(what: str, error: BaseException) -> CacheError:
     return CacheError(f"{what} has failed: {type(error).__name__}: {error}")
 
 
-CGROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-
-
-def usable_processors() -> int:
-    """Return how many CPUs this process may use, at least 1: its affinity, or less if its cgroup limits its time.
-    PyTorch counts all CPUs of the machine: in a container with 2 of 32 CPUs, 32 threads would wait for each other.
-    """
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min([affinity, *(math.ceil(limit) for limit in _limits())]))
-
-
-def _limits() -> Iterator[float]:
-    """Return the CPUs of each group and its parents. A container's own group may be mounted as the root."""
-    for line in _read(OWN_GROUPS).splitlines():
-        _, kinds, path = [*line.split(":", 2), "", ""][:3]
-        if kinds and "cpu" not in kinds.split(","):
-            continue
-        folder = CGROUPS / kinds / path.lstrip("/")
-        while folder != CGROUPS.parent:
-            yield from _limit(folder)
-            folder = folder.parent
-
-
-def _limit(folder: Path) -> Iterator[float]:
-    old = (_read(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period"))
-    numbers = (_read(folder / "cpu.max") or " ".join(old)).split()
-    if len(numbers) == 2 and all(number.isdecimal() and int(number) for number in numbers):
-        yield int(numbers[0]) / int(numbers[1])
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
-
-
 def load_engine(spec: EngineSpec) -> LocalEngine:
     torch.set_num_threads(spec.threads or min(torch.get_num_threads(), usable_processors()))
     model = load_model(
         spec.model,
         device=spec.device,
         converted=spec.converted,
-        dtype=spec.dtype,
+        dtype=None if spec.dtype is None else getattr(torch, spec.dtype),
         adapter=spec.adapter,
         weights=spec.weights,
     )

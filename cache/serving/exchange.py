@@ -18,8 +18,8 @@ from cache.engine.restarts import Arranger
 from cache.errors import CacheError, EngineStopped
 from cache.memory.disk import TierContents
 from cache.memory.keys import PUBLIC_TENANT, segment_key
-from cache.memory.store import ModuleCheck, PrefixUse
-from cache.model.loading import load_tokenizer
+from cache.memory.reports import ModuleCheck, PrefixUse
+from cache.model.source import load_tokenizer
 from cache.prompt.plan import Segment
 from cache.serving import messages
 from cache.serving.interface import CONTENTS_S

@@ -8,12 +8,11 @@ from collections.abc import Sequence, Set
 from concurrent.futures import Future
 from typing import Protocol
 
-from cache.engine.encoder import Encoded
-from cache.engine.request import Generation, Request
+from cache.engine.request import Encoded, Generation, Request
 from cache.memory.disk import TierContents
 from cache.memory.keys import PUBLIC_TENANT
-from cache.memory.store import ModuleCheck, PrefixUse
-from cache.model.language_model import ModelInfo
+from cache.memory.reports import ModuleCheck, PrefixUse
+from cache.model.info import ModelInfo
 from cache.prompt.parts import Text, TextModule
 from cache.prompt.plan import Placement, Plan, Segment
 from cache.prompt.tokenizer import ChatTokenizer

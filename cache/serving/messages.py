@@ -10,17 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self, get_type_hints
 
-import torch
 from msgspec import Raw, Struct, msgpack
 
-from cache.engine.device_memory import ArenaSize
-from cache.engine.encoder import Encoded
 from cache.engine.log_lines import LogFormat, LogLevel
-from cache.engine.request import Completion, Limits, Request
+from cache.engine.request import Completion, Encoded, Limits, Request
 from cache.errors import CacheError, PMLError
-from cache.memory.kv_format import KVStorage
-from cache.model.language_model import ModelInfo
-from cache.model.loading import Weights
+from cache.memory.kv_shape import ArenaSize, DType, KVStorage
+from cache.model.info import ModelInfo, Weights
 from cache.prompt.plan import Placement, Plan, Segment, Span
 from cache.serving.interface import EngineInterface
 
@@ -89,7 +85,7 @@ class EngineSpec(Struct, frozen=True, kw_only=True):
     device: str = "cpu"
     adapter: Path | None = None
     weights: Weights = "model"
-    dtype: torch.dtype | None = None
+    dtype: DType | None = None
     placement: Placement = "contiguous"
     slot: int = 256
     limits: Limits = Limits()
@@ -274,8 +270,6 @@ def decoded(data: bytes | Raw, kind: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, torch.dtype):
-        return str(value).removeprefix("torch.")
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, PMLError):
@@ -286,8 +280,6 @@ def _plain(value: Any) -> Any:
 
 
 def _rebuilt(kind: type, value: Any) -> Any:
-    if kind is torch.dtype:
-        return {str(dtype).removeprefix("torch."): dtype for dtype in _DTYPES}[value]
     if kind is Path:
         return Path(value)
     if kind is CacheError:
@@ -304,9 +296,6 @@ def _error(kind: str, message: str, *details: Any) -> CacheError:
         return error
     kinds = {kind.__name__: kind for kind in CacheError.__subclasses__() if kind is not PMLError}
     return kinds.get(kind, CacheError)(message)
-
-
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int8)
 
 
 def read_all(frames: Iterator[bytes], kind: Any) -> Iterator[Any]:

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from cache.attention.forward_pass import Rotation
 from cache.errors import ModelError
-from cache.model.language_model import find_rotation, why_not_placeable
+from cache.model.info import why_not_placeable
+from cache.model.language_model import find_rotation
 
 TokenIds = tuple[int, ...]
 

@@ -75,7 +75,7 @@ def measure_quality(
     return {
         "model": info.name,
         "adapter": None if settings.adapter_folder is None else str(settings.adapter_folder),
-        "dtype": str(info.kv.dtype).removeprefix("torch."),
+        "dtype": info.kv.dtype,
         "file": file.name,
         "passages": max(len(case.modules) for case in cases),  # a multi-hop file brings its own number
         "rows": rows_of(names, cases, outcomes),

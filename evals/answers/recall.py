@@ -29,7 +29,7 @@ from app.domain.errors import DeskError
 from app.domain.json_lines import read_json_lines
 from app.domain.settings import Settings
 from app.knowledge.finder import wordings
-from cache.model.loading import load_tokenizer
+from cache.model.source import load_tokenizer
 from cache.prompt.parts import Text
 from evals.report import describe_machine, percentile, table
 from retrieval.answerability import FoundPassageText, judge

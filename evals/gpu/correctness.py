@@ -18,8 +18,9 @@ from cache.attention.forward_pass import Pass, Rotation, RunningPass, default_ke
 from cache.attention.items import Chunk, KVView
 from cache.engine.request import Request
 from cache.gpu.choice import kinds_to_compare
-from cache.memory.arena import Arena, Extent, KVShape
+from cache.memory.arena import Arena, Extent, name_of
 from cache.memory.keys import digest
+from cache.memory.kv_shape import KVShape
 from cache.model.language_model import LanguageModel
 from cache.prompt.plan import Plan
 from cache.prompt.tokenizer import ModelTokenizer
@@ -42,7 +43,7 @@ def measure_attention(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
     trials, longest = (1, LONGEST // 8) if session.is_tiny else (TRIALS, LONGEST)
     for dtype, tolerance in TOLERANCES.items():
         for name, pass_of in kernels(session.device).items():
-            what = f"{plan.what}: {name}, {type_name(dtype)}"
+            what = f"{plan.what}: {name}, {name_of(dtype)}"
             try:
                 worst = max(
                     difference(pass_of, random_chunks(seed, longest), dtype, session.device) for seed in range(trials)
@@ -89,7 +90,7 @@ def random_chunks(seed: int, longest: int) -> list[Chunk]:
 
 
 def difference(pass_of: PassOf, chunks: Sequence[Chunk], dtype: torch.dtype, device: torch.device) -> float:
-    shape = KVShape(layers=1, kv_heads=KV_HEADS, head_dim=HEAD_DIM, dtype=dtype)
+    shape = KVShape(layers=1, kv_heads=KV_HEADS, head_dim=HEAD_DIM, dtype=name_of(dtype))
     arena = Arena(shape, SLOTS, device)
     numbers = torch.Generator(device).manual_seed(0)
     for layer in (*arena.keys, *arena.values):
@@ -148,7 +149,7 @@ def measure_logits(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
         dtype = hf.dtype
         yield plan.line(
             session,
-            what=f"{plan.what}: {type_name(dtype)}",
+            what=f"{plan.what}: {name_of(dtype)}",
             value=largest(engine_logits(hf, shape, documents, prompt) - right),
             runs=1,
             baseline=theirs if dtype == torch.bfloat16 else None,
@@ -203,7 +204,3 @@ def one_pass(hf: Any, prompt: Plan) -> Tensor:
 
 def largest(tensor: Tensor) -> float:
     return float(torch.nan_to_num(tensor.abs(), nan=NOT_A_NUMBER, posinf=NOT_A_NUMBER).max())
-
-
-def type_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -22,8 +22,9 @@ import torch
 from cache.engine.engine import Engine
 from cache.engine.request import Request
 from cache.memory.keys import digest
+from cache.model.info import Weights
 from cache.model.language_model import LanguageModel
-from cache.model.loading import Weights, check_rounding, round_weights
+from cache.model.loading import check_rounding, round_weights
 from cache.prompt.plan import Plan
 from evals.gpu.plan import GpuRow, RowPlan
 from evals.gpu.session import OpenedModel, Session, Times, repeated, synchronize, twin

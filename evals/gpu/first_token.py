@@ -203,7 +203,7 @@ def write_modules(folder: Path, subject: OpenedModel, documents: RandomDocuments
     def write(module: Segment) -> None:
         header = ModuleHeader.of(module, fingerprint=info.fingerprint, tenant=PUBLIC_TENANT)
         size = (2, info.kv.layers, header.num_tokens, info.kv.kv_heads, info.kv.head_dim)
-        save_module(folder / file_name(header.key), header, torch.full(size, 0.01, dtype=info.kv.dtype))
+        save_module(folder / file_name(header.key), header, torch.full(size, 0.01, dtype=getattr(torch, info.kv.dtype)))
 
     with ThreadPoolExecutor(WRITERS) as writers:
         for _ in writers.map(write, documents.modules):

@@ -31,7 +31,8 @@ from cache.engine.engine import Engine
 from cache.engine.request import Completion
 from cache.memory.keys import digest
 from cache.model.language_model import LanguageModel
-from cache.model.loading import default_dtype, load_stock, wrap_tokenizer
+from cache.model.loading import default_dtype, load_stock
+from cache.model.source import wrap_tokenizer
 from cache.planning.costs import SHAPES
 from cache.prompt.plan import Plan
 from cache.prompt.tokenizer import ModelTokenizer

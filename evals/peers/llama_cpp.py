@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 
 from app.domain.errors import DeskError
-from cache.model.loading import bundled_gguf
+from cache.model.source import bundled_gguf
 from evals.peers.random_prompts import TEMPERATURE, TOP_K
 
 CACHE_REUSE = 64  # tokens of the shortest chunk that may be moved

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from cache.decoding.sampling import Sampling
-from cache.model.language_model import ModelInfo
+from cache.model.info import ModelInfo
 from cache.prompt.plan import Plan, Segment, Span
 
 SYSTEM_TOKENS = 40

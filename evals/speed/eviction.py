@@ -25,9 +25,10 @@ import torch
 
 from app.domain.errors import DeskError
 from app.domain.json_lines import read_json_lines
-from cache.memory.arena import Arena, KVShape
+from cache.memory.arena import Arena
 from cache.memory.device import CacheEntry
 from cache.memory.keys import PUBLIC_TENANT
+from cache.memory.kv_shape import KVShape
 from cache.memory.store import Store
 from cache.prompt.plan import Segment
 from evals.peers.random_prompts import Zipf
@@ -35,7 +36,7 @@ from evals.report import describe_machine, table
 
 MODULE_TOKENS = 8
 PASSAGES = 4
-SHAPE = KVShape(layers=1, kv_heads=1, head_dim=1, dtype=torch.float32)
+SHAPE = KVShape(layers=1, kv_heads=1, head_dim=1, dtype="float32")
 
 Requests = Sequence[Sequence[str]]
 Rank = Callable[[str, int], tuple[float, ...]]  # (module, index of the use) -> the lowest goes first

@@ -28,9 +28,11 @@ from cache.engine.request import Completion, Request, Reuse
 from cache.memory.arena import Arena, Extent
 from cache.memory.store import Store
 from cache.model.gguf_file import GGUFFile
+from cache.model.gguf_layout import Values
 from cache.model.language_model import Model
-from cache.model.loading import bundled_gguf, find_device, load_model, load_packed, load_stock, open_gguf
-from cache.model.packed_model import Values, in_large_pages
+from cache.model.loading import find_device, load_model, load_packed, load_stock
+from cache.model.packed_model import in_large_pages
+from cache.model.source import bundled_gguf, open_gguf
 from cache.native.decoder import load_library
 from cache.prompt.plan import Plan, Segment
 from evals.peers.random_prompts import answer_of, no_stop_tokens
@@ -191,11 +193,11 @@ class Measured:
         return cls(model=model, cost=ModelCost.of_file(open_gguf(path)), library=library)
 
     def floor(self) -> Floor:
-        return measure_floor(self.model.info.kv.dtype, self.library)
+        return measure_floor(getattr(torch, self.model.info.kv.dtype), self.library)
 
     def described(self) -> dict[str, str]:
         info = self.model.info
-        dtype = "its own bits" if self.library else str(info.kv.dtype).removeprefix("torch.")
+        dtype = "its own bits" if self.library else info.kv.dtype
         return {"machine": describe_machine(), "model": info.name, "dtype": dtype}
 
 

@@ -45,7 +45,7 @@ def measure_use_cases(
                 report("{model}, {threads} threads, {use_case}: {ratio:.1f}x".format(**row))
     return {
         "machine": describe_machine(),
-        "dtype": str(desk.info.kv.dtype).removeprefix("torch."),
+        "dtype": desk.info.kv.dtype,
         "repeats": repeats,
         "rows": rows,
     }

@@ -27,7 +27,9 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from durable import replacing
-from retrieval.ranking.encoder import CARD, WEIGHTS, PassageToRead, RankerModel, RankerTokens, statement_of_token
+from retrieval.ranking.encoder import CARD, WEIGHTS, PassageToRead, RankerTokens
+from retrieval.ranking.model import RankerModel, question_tensors, statement_of_token
+from retrieval.search.network import padded
 from retrieval.statements.cut import statements_of
 
 MOST_WORDS = 125
@@ -287,12 +289,12 @@ def _groups(model: RankerModel) -> list[dict[str, object]]:
 
 
 def loss_of(model: RankerModel, tokens: RankerTokens, batch: TrainingBatch, generator: random.Random) -> Tensor:
-    ids, mask, cut = tokens.passages([passage.read for passage in batch.passages], LONGEST)
+    rows, cut = tokens.passages([passage.read for passage in batch.passages], LONGEST)
     spans = [span for span in cut if span[2] > span[1]]
     numbers = [n for passage in batch.passages for n in range(len(passage.read.spans))]
     number_of = [number for number, span in zip(numbers, cut, strict=True) if span[2] > span[1]]
-    asked = tokens.questions([as_asked(question, generator) for _, question in batch.questions])
-    scores, bars = all_scores(model, asked, model.statements(ids, mask, spans), spans)
+    asked = question_tensors(tokens, [as_asked(question, generator) for _, question in batch.questions])
+    scores, bars = all_scores(model, asked, model.statements(*padded(rows), spans), spans)
     right, own = (torch.zeros(scores.shape, dtype=torch.bool) for _ in range(2))
     for row, (place, question) in enumerate(batch.questions):
         passage = batch.passages[place]

@@ -19,11 +19,11 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import torch
 import yaml
 
 from retrieval.errors import RetrievalError, first_line
-from retrieval.search.minilm import Compiled, FastEncoder, TextModel, bundled_folder
+from retrieval.search.bundled import bundled_folder
+from retrieval.search.minilm import Compiled, FastEncoder, TextModel
 from retrieval.text.terms import language_of
 
 Vectors: TypeAlias = npt.NDArray[np.float32]
@@ -150,9 +150,8 @@ class SentenceEmbedder:
                 else f"{folder} does not hold a usable sentence-transformers model ({first_line(error)})"
             )
             raise RetrievalError(f"embedder {self.name}: {reason}") from error
-        self._fast = self._model.fast if isinstance(self._model, TextModel) else None
-        if self._fast is None and torch.ops.mkldnn._is_mkldnn_bf16_supported():
-            self._model.bfloat16()  # nearly twice as fast; cosines with vectors of full precision are above .998
+        encoder = self._model.encoder if isinstance(self._model, TextModel) else None
+        self._fast = encoder if isinstance(encoder, FastEncoder) else None
         dimension = self._model.get_embedding_dimension()
         if dimension is None:
             raise RetrievalError(f"embedder {self.name}: the model has no fixed dimension; choose another")
@@ -184,8 +183,8 @@ class SentenceEmbedder:
         means = list[Vectors]()
         for first in range(0, len(texts), _PACKED_AT_ONCE):
             ids = self._ids(texts[first : first + _PACKED_AT_ONCE])
-            means += [states.mean(axis=0) for states in fast.states(ids, of_question=of_question)]
-        return of_length_one(np.stack(means))
+            means.append(fast.means(ids, of_question=of_question))
+        return of_length_one(np.concatenate(means))
 
     def count_tokens(self, texts: Sequence[str]) -> int:
         return sum(map(len, self._ids(texts)))
@@ -223,7 +222,10 @@ class SentenceEmbedder:
 def _load(name_or_path: str, folder: Path | None) -> Any:
     from sentence_transformers import SentenceTransformer  # takes seconds and 300 MB
 
-    return SentenceTransformer(str(folder or name_or_path), device="cpu", local_files_only=folder is not None)
+    from retrieval.search.network import is_half_fast
+
+    model = SentenceTransformer(str(folder or name_or_path), device="cpu", local_files_only=folder is not None)
+    return model.bfloat16() if is_half_fast() else model
 
 
 def of_length_one(vectors: Vectors) -> Vectors:

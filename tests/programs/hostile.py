@@ -49,7 +49,7 @@ from app.storage.people import Accounts
 from app.web.rendering import answer_html
 from app.web.server import create_app
 from cache.errors import CacheError
-from cache.model.loading import load_tokenizer
+from cache.model.source import load_tokenizer
 from cache.planning.costs import read_costs
 from cache.planning.traffic import read_trace
 from cache.prompt.parts import Text
