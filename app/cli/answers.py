@@ -40,7 +40,7 @@ def ask(
     if running is not None:
         answer = convert(running("/ask", {"question": question, **order}, show), Answer)
     else:
-        with open_service(common.settings, "warmdesk ask") as service:
+        with open_service(common.settings, "warmdesk ask", answers=True) as service:
             stream = service.ask(question, **order)
             for piece in stream:
                 show(piece=piece)
@@ -70,7 +70,7 @@ def batch(
 
         lines = read_questions(questions)
         running = find_served(common)
-        own = open_service(common.settings, "warmdesk batch")
+        own = open_service(common.settings, "warmdesk batch", answers=True)
         desk: AbstractContextManager[Any] = nullcontext() if running else own
         with desk as service, progress_bar() as progress:
             left = lines if output is None else still_to_answer(lines, output)

@@ -124,23 +124,29 @@ def takes(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 @contextmanager
-def open_service(settings: Settings, purpose: str) -> Iterator[Any]:
-    """Open a service that may write, with the data folder locked. A server's is opened in `app.cli.served`."""
+def open_service(settings: Settings, purpose: str, *, answers: bool = False) -> Iterator[Any]:
+    """Open a service that may write, with the data folder locked. answers: the engine gets a process, which loads its
+    model while this one loads the search. A server's is opened in `app.cli.served`.
+    """
+    from app.desk.disk_room import make_room
     from app.domain.progress import in_own_thread
+    from app.storage.data_folder import lock_data_folder
+    from cache.serving.child_process import ChildProcess
 
-    in_own_thread(load_languages)
-    gc.disable()  # imports make objects that stay
-    try:
-        from app.desk.disk_room import make_room
-        from app.desk.service import Service
-        from app.storage.data_folder import lock_data_folder
-    finally:
-        gc.freeze()
-        gc.enable()
-
-    with lock_data_folder(settings.data_dir, purpose, lambda: make_room(settings)), Service(settings) as service:
-        service.finish_begun()
-        yield service
+    with (
+        lock_data_folder(settings.data_dir, purpose, lambda: make_room(settings)),
+        closing(ChildProcess()) if answers and settings.has_child else nullcontext() as process,
+    ):
+        in_own_thread(load_languages)
+        gc.disable()  # imports make objects that stay
+        try:
+            from app.desk.service import Service
+        finally:
+            gc.freeze()
+            gc.enable()
+        with Service(settings, may_start_process=answers, process=process) as service:
+            service.finish_begun()
+            yield service
 
 
 @contextmanager
