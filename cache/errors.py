@@ -1,5 +1,6 @@
 """The errors of the engine. Broken invariants are assertions instead."""
 
+import logging
 from typing import Literal
 
 Where = Literal["schema", "prompt", "registry", "program"]
@@ -58,3 +59,27 @@ class ServerFailed(CacheError):
 
 class EngineStopped(CacheError):
     """The engine was stopped, or failed, while the request was waiting or running."""
+
+
+log = logging.getLogger(__name__)
+
+_TEXTS = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory", "[CUDA]: out of memory")
+"""Messages of cuBLAS, CUDA and Triton when memory is short. PyTorch raises them as untyped errors."""
+NO_MEMORY = (
+    "the device has no memory left for passes, not even of one token: lower device_memory "
+    "(--memory), or stop other programs on the device"
+)
+
+
+def failure_of(what: str, error: Exception) -> CacheError:
+    """Return the reader's error for a failure. An unforeseen one may name files, so its text is only in the log."""
+    if isinstance(error, CacheError):
+        return error
+    log.error("%s could not be computed", what, exc_info=error)
+    if is_shortage(error):
+        return CapacityError(NO_MEMORY)
+    return CacheError(f"{what} could not be computed: ask again (the log has the cause)")
+
+
+def is_shortage(error: BaseException) -> bool:
+    return type(error).__name__ == "OutOfMemoryError" or any(text in str(error) for text in _TEXTS)

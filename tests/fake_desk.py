@@ -31,7 +31,7 @@ from app.knowledge.uploads import safe_name
 from app.lookups.definitions import load
 from app.storage.conversation_care import Erased
 from app.storage.lookups import Figures
-from cache.memory.reports import ModuleCheck
+from cache.memory.keys import ModuleCheck
 
 ORDER_SYSTEM = Path(__file__).parents[1] / "examples" / "order-system" / "lookups.toml"
 

@@ -13,11 +13,10 @@ from fake_desk import NOW, FakeDesk
 from fake_overview import REASONS, make_overview
 from page_check import check
 
-from app.domain.answers import AnswerUsage, Citation, Mark, Overview, Turn
+from app.domain.answers import AnswerUsage, Citation, Mark, Overview, Turn, reuse_line
 from app.domain.progress import DocumentsRead, PassagesRead
-from app.domain.reuse_words import REASONS as REASON_WORDS
-from app.domain.reuse_words import reuse_line
 from app.domain.statistics import FirstTokenTimes, UsageSpan
+from app.domain.words import REASONS as REASON_WORDS
 from app.domain.words import ago, count, milliseconds, percent, size
 from app.web.rendering import Source, answer_html, day, linked, render
 

@@ -14,7 +14,7 @@ from cache.engine.recomputation import SelectiveRecomputation
 from cache.engine.request import Completion, Encoded, FinishReason, ModuleUse, Request, Reuse, Timings, Usage
 from cache.errors import CacheError, PMLError
 from cache.memory.disk import ModuleHeader, TierContents
-from cache.memory.reports import ModuleCheck, PrefixUse
+from cache.memory.keys import ModuleCheck, PrefixUse
 from cache.prompt.plan import Plan, Segment, Span
 from cache.serving.interface import EngineInterface
 from cache.serving.messages import (

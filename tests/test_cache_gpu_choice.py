@@ -21,8 +21,8 @@ from torch.nn.attention.varlen import AuxRequest, varlen_attn
 
 from cache.attention.forward_pass import Pass, PassGivenUp, matmul
 from cache.attention.items import Chunk
-from cache.gpu import choice, varlen_pass
-from cache.gpu.choice import best_kind, kinds_to_compare
+from cache.gpu import graphs, varlen_pass
+from cache.gpu.graphs import best_kind, kinds_to_compare
 from cache.gpu.varlen_pass import VarlenPass
 from cache.memory.arena import Extent
 
@@ -158,7 +158,7 @@ def test_kernels_that_do_not_run_are_found_out_at_the_start(monkeypatch, caplog)
     assert message_of(caplog) == (
         "attention on cuda:0 uses varlen_attn, because better kernels are not available (Triton: no kernel image)"
     )
-    monkeypatch.setattr(choice, "find_spec", lambda name: None if name == "triton" else find_spec(name))
+    monkeypatch.setattr(graphs, "find_spec", lambda name: None if name == "triton" else find_spec(name))
     assert best_kind(CUDA, failing(VarlenPass)) is None
     assert kinds_to_compare(CUDA) == {"varlen_attn": VarlenPass}
     assert not kinds_to_compare(CPU)

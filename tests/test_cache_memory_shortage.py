@@ -19,13 +19,12 @@ from cache.decoding.choosing import choose_tokens
 from cache.decoding.sampling import Sampler, Sampling
 from cache.engine.device_memory import PATIENCE, RowLimit
 from cache.engine.engine import Engine
-from cache.engine.failures import is_shortage
 from cache.engine.recomputation import SelectiveRecomputation
 from cache.engine.request import Completion, Generation, Request
 from cache.engine.scheduler import MOST_ROWS
 from cache.engine.scheduler import Sequence as Run
 from cache.engine.waiting import RowScoring
-from cache.errors import CapacityError
+from cache.errors import CapacityError, is_shortage
 
 CPU = torch.device("cpu")
 PAGES = [make_segment(f"page {n}", f"Page {n}: " + "returns wait. " * n, SYSTEM) for n in range(4)]

@@ -34,8 +34,7 @@ from cache.errors import ModelError
 from cache.memory.arena import Arena, Extent
 from cache.model import loading, source
 from cache.model.dequantised import dequantised
-from cache.model.gguf_file import GGUFFile, GGUFTensor
-from cache.model.gguf_layout import PACKED_KINDS, Values, ends_of, why_not_packed
+from cache.model.gguf_file import PACKED_KINDS, GGUFFile, GGUFTensor, Values, ends_of, why_not_packed
 from cache.model.language_model import LanguageModel
 from cache.model.packed_model import PackedModel, rotation_of
 from cache.native.decoder import load_library

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from cache.errors import ModelError
-from cache.serving import processors
+from cache.serving import child_process
+from cache.serving.child_process import usable_processors
 from cache.serving.engine_server import load_engine
 from cache.serving.messages import EngineSpec
-from cache.serving.processors import usable_processors
 
 
 @pytest.fixture(autouse=True)
@@ -37,8 +37,8 @@ def _eight_processors(monkeypatch):
     ],
 )
 def test_the_quota_of_a_cgroup_counts(own, files, expected, tmp_path, monkeypatch):
-    monkeypatch.setattr(processors, "CGROUPS", tmp_path / "cgroup")
-    monkeypatch.setattr(processors, "OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(child_process, "CGROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(child_process, "OWN_GROUPS", tmp_path / "own")
     assert usable_processors() == 8, "without cgroups"
     (tmp_path / "own").write_text(own)
     for name, text in files.items():

@@ -20,8 +20,8 @@ from app.cli.main import app as command_line
 from app.cli.reports import print_forgotten
 from app.desk.doctor import examine
 from app.desk.parts import remote_engine
+from app.domain.answers import reuse_line
 from app.domain.errors import DeskError
-from app.domain.reuse_words import reuse_line
 from app.domain.setting_types import ModelServer, key_for, model_server
 from app.domain.settings import Settings, load_settings
 from app.pml import run_prompt

@@ -27,11 +27,10 @@ from app.cli.reports import print_answer, print_batch
 from app.desk.batch import BatchQuestion
 from app.desk.output import batch_json
 from app.desk.service import Service
-from app.domain.answers import PlainOptions, Said
+from app.domain.answers import PlainOptions, Said, reuse_line
 from app.domain.callers import CUT
 from app.domain.errors import DeskError
 from app.domain.quality import FaqDraft
-from app.domain.reuse_words import reuse_line
 from app.storage.people import Accounts
 from app.web.chat_flow import ChatFlow, ChatView, Reader
 from app.web.dashboard import Axis, charts

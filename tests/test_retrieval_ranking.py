@@ -23,11 +23,9 @@ from retrieval.ranking.encoder import (
     StatementVectors,
     short_form,
 )
-from retrieval.ranking.model import RankerModel, question_tensors
-from retrieval.ranking.training import RankerCard, save_ranker
-from retrieval.search.bundled import bundled_weights
+from retrieval.ranking.training import RankerCard, RankerModel, question_tensors, save_ranker
 from retrieval.search.embedding import SentenceEmbedder, Vectors, one_question
-from retrieval.search.minilm import Compiled, FastEncoder
+from retrieval.search.minilm import Compiled, FastEncoder, bundled_weights
 
 NOISE = np.random.default_rng(3)
 UNTRAINED = RankerCard(data=(), left_out=(), questions=0, steps=0, minutes=0.0, seed=0, loss=0.0)

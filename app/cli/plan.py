@@ -132,7 +132,9 @@ def find_costs(common: Common, model: str, file: Path | None, threads: int) -> "
         from cache.model.source import bundled_gguf
 
         progress_line("measuring the costs of forward passes, about a minute with a small model")
-        language_model = load_model(gguf and str(gguf), device="cpu", converted=common.settings.models_folder)
+        language_model = load_model(
+            None if gguf is None else str(gguf), device="cpu", converted=common.settings.models_folder
+        )
         weight_bytes = (gguf or bundled_gguf()).stat().st_size
         write_costs(measure_costs(language_model, name, weight_bytes, threads), kept)
     return read_costs(kept).scaled_to(model if gguf is None else name)

@@ -6,11 +6,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.domain.answers import Answer, Overview
+from app.domain.answers import Answer, Overview, reuse_line
 from app.domain.documents import PAGE_REASONS, READ, ReasonCount, StoredDocument, SyncedFolder
 from app.domain.progress import STAGES
 from app.domain.progress import Progress as Report
-from app.domain.reuse_words import reuse_line
 from app.domain.setting_types import ModelServer
 from app.domain.statistics import Savings
 from app.domain.words import size

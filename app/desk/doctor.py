@@ -102,7 +102,7 @@ def adapter(settings: Settings) -> str:
 
 
 def embedding_model(settings: Settings) -> str:
-    from retrieval.search.bundled import bundled_folder
+    from retrieval.search.minilm import bundled_folder
 
     return settings.embedder or f"{bundled_folder()}, bundled"
 

@@ -17,10 +17,9 @@ from app.desk.calibration import Calibration, answer_mode_of, find_calibration, 
 from app.domain.answers import DiskSpace, ModuleRow, Overview, PrefixRow
 from app.domain.documents import ModuleLabel, PassageState, StoredPassage
 from app.domain.quality import WEAK
-from app.domain.reuse_words import SYSTEM_TEXT
 from app.domain.settings import Settings
 from app.domain.statistics import Interval, MemoryBudget, MemoryPlan, Savings, SavingsSample
-from app.domain.words import one_line
+from app.domain.words import SYSTEM_TEXT, one_line
 from app.knowledge.prompts import SYSTEM
 from app.knowledge.warm import kept_modules
 from app.storage.database import Database

@@ -42,11 +42,10 @@ from cache.prompt.tokenizer import ChatTokenizer
 from cache.remote.remote_engine import ELSEWHERE, RemoteEngine
 from cache.remote.reply import ServerSpec
 from cache.remote.text_tokens import TextTokenizer
-from cache.serving.child_process import ChildProcess
+from cache.serving.child_process import ChildProcess, usable_processors
 from cache.serving.engine_process import EngineProcess
 from cache.serving.interface import EngineInterface
 from cache.serving.messages import EngineSpec
-from cache.serving.processors import usable_processors
 from retrieval.ranking.encoder import StatementEncoder
 from retrieval.search.embedding import Embedder, OneQuestionEmbedder, SentenceEmbedder
 from retrieval.search.minilm import Compiled

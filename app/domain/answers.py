@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from app.domain.callers import CUT, LATE, REPEATED
 from app.domain.documents import Vectors
 from app.domain.progress import DocumentsRead, PassagesRead
-from app.domain.words import translatable
+from app.domain.words import count, counted, gettext, milliseconds, translatable
 
 HandoffState = Literal["waiting", "taken", "left", "closed"]
 HandoffReason = Literal["button", "keyword", "refused", "thumbs", "support", "api", "agent"]
@@ -463,3 +463,30 @@ class ModelNames:
     language: str
     embedder: str
     dimension: int
+
+
+def reuse_line(answer: Answer) -> str:
+    """Return how much of the prompt was reused, and the time to the first token, for people."""
+    usage = answer.usage
+    used = {module.document for module in answer.modules if module.source not in ("computed", "elsewhere")}
+    documents = len(used - {""})  # the system text belongs to no document
+    origins = [counted(documents, "%(count)s document", "%(count)s documents")] if documents else []
+    if usage.session:
+        origins.append(gettext("this conversation"))
+    numbers = {"reused": count(usage.cached_tokens), "all": count(usage.prompt_tokens)}
+    if answer.is_uncounted:
+        text = gettext("The model's server does not report how many tokens it computed")
+    elif not usage.is_reuse_known:
+        text = gettext("%(all)s prompt tokens; the model's server does not report how many it reused") % numbers
+    elif usage.cached_tokens and answer.is_from_elsewhere:
+        text = gettext("%(reused)s of %(all)s prompt tokens reused by the model's server, an exact prefix") % numbers
+    elif not usage.cached_tokens:
+        text = gettext("All %(all)s prompt tokens computed now") % numbers
+    elif origins:
+        text = gettext("%(reused)s of %(all)s prompt tokens reused from %(origins)s") % {
+            **numbers,
+            "origins": gettext(" and ").join(origins),
+        }
+    else:
+        text = gettext("%(reused)s of %(all)s prompt tokens reused") % numbers
+    return text + gettext(" · first token %(time)s") % {"time": milliseconds(answer.timings.ttft)}

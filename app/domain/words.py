@@ -1,4 +1,4 @@
-"""Texts, numbers, sizes and times in the language of the page. No HTML.
+"""Texts, numbers, sizes, times and descriptions of reuse in the language of the page. No HTML.
 
 The code contains English, which is also used for missing translations. A page sets its language once with `speaking`.
 The command line sets none and is in English. Out of scope: the language of a page and the translations
@@ -138,3 +138,60 @@ def interval(minutes: int) -> str:
     if minutes % 60 == 0:
         return counted(minutes // 60, "every hour", "every %(count)s hours")
     return counted(minutes, "every minute", "every %(count)s minutes")
+
+
+SYSTEM_TEXT = translatable("Instructions to the model")
+SOURCES = {
+    "device": translatable("Model memory"),
+    "host": translatable("Main memory"),
+    "disk": translatable("Disk"),
+    "computed": translatable("Computed now"),
+    "elsewhere": translatable("Sent to the model's server"),
+}
+REASONS = {
+    translatable("never built"): translatable("This passage had not been encoded before."),
+    translatable("evicted"): translatable("It had been encoded, but was evicted to free memory."),
+    translatable("document changed"): translatable("The document changed after it was encoded."),
+    translatable("model or template changed"): translatable("It was encoded with another model or system text."),
+    translatable("placement"): translatable(
+        "It had been encoded for another position in the prompt, or this model cannot move passages."
+    ),
+    translatable("too short"): translatable("Too short to be worth storing."),
+    translatable("load failed"): translatable("The stored copy could not be loaded."),
+    translatable("bypassed"): translatable(
+        "Not used for this question: reuse was off, the policy recomputes passages, or recomputing was faster than the "
+        "disk."
+    ),
+}
+CURES = {
+    "never built": translatable("Nothing to do if the document is new: passages are encoded when the server is idle."),
+    "evicted": translatable("Increase the settings device_memory and disk, or pin important passages."),
+    "document changed": translatable("Nothing to do: it is encoded once for each change. Add changes at a quiet hour."),
+    "model or template changed": translatable("Nothing to do: passages are encoded again once after such a change."),
+    "placement": translatable("Use a model with rotary positions, or placement = contiguous."),
+    "too short": translatable("Nothing to do: encoding it costs less than storing it."),
+    "load failed": translatable("Check the disk and its free space; the passage was encoded and stored again."),
+    "bypassed": translatable(
+        "Use the policy fast or balanced, leave reuse on, and keep the data folder on a fast disk."
+    ),
+}
+EXACT = translatable("Exact: the same computation as encoding everything again for this question.")
+APPROXIMATE = translatable(
+    "Approximate: the passages were encoded separately beforehand. The answer can differ slightly from encoding "
+    "everything together."
+)
+ELSEWHERE = translatable("The language model is remote: its server manages its own memory.")
+"""Texts of this file are English; the functions, and the code that shows them, translate."""
+
+
+def source_words(source: str) -> str:
+    return gettext(SOURCES[source]) if source in SOURCES else source
+
+
+def reason_words(reason: str | None) -> str:
+    """Return a miss reason (a key of REASONS) as a sentence, or an unknown one unchanged."""
+    return gettext(REASONS[reason]) if reason in REASONS else reason or ""
+
+
+def cure_words(reason: str) -> str:
+    return gettext(CURES[reason]) if reason in CURES else ""

@@ -32,7 +32,7 @@ from cache.prompt.plan import Segment
 
 if TYPE_CHECKING:
     from cache.engine.request import Encoded
-    from cache.memory.reports import ModuleCheck
+    from cache.memory.keys import ModuleCheck
     from cache.serving.interface import EngineInterface
 
 

@@ -19,9 +19,8 @@ from app.desk.service import Service
 from app.domain.answers import OUTCOME_WORDS
 from app.domain.callers import Id
 from app.domain.quality import ENDED_WORDS
-from app.domain.reuse_words import SOURCES
 from app.domain.statistics import FirstTokenTimes, UsageSpan
-from app.domain.words import count, gettext, milliseconds, percent, speaking, translatable
+from app.domain.words import SOURCES, count, gettext, milliseconds, percent, speaking, translatable
 from app.storage.conversation_care import Period, Transcripts
 from app.web.admin_pages import admin_page
 from app.web.rendering import page_language, translations

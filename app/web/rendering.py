@@ -26,8 +26,8 @@ from markdown_it.rules_core import StateCore
 from markdown_it.rules_inline import StateInline
 from markupsafe import Markup, escape
 
-from app.domain import callers, reuse_words, words
-from app.domain.answers import BETWEEN, OUTCOME_WORDS, Answer, Citation, Mark
+from app.domain import callers, words
+from app.domain.answers import BETWEEN, OUTCOME_WORDS, Answer, Citation, Mark, reuse_line
 from app.domain.errors import DeskError
 from app.domain.settings import FAQ_FILE
 from app.domain.words import gettext, speaking, translatable
@@ -320,7 +320,7 @@ def statements_html(answer: Answer, label: str) -> Markup:
 _FUNCTIONS = (
     *(words.ago, words.count, words.counted, words.milliseconds, words.percent),
     *(words.short_path, words.size, words.until, words.interval, callers.notice_words),
-    *(reuse_words.reason_words, reuse_words.cure_words, reuse_words.reuse_line, reuse_words.source_words),
+    *(words.reason_words, words.cure_words, reuse_line, words.source_words),
     *(answer_html, caret_html, linked, lookup_html, preview, problem_words, sources_of, statements_html),
 )
 _WORDS = ("SYSTEM_TEXT", "EXACT", "APPROXIMATE", "ELSEWHERE")
@@ -353,7 +353,7 @@ def _environment() -> Environment:
     environment.install_gettext_callables(words.gettext, words.ngettext, newstyle=True)  # type: ignore[attr-defined]
     environment.globals |= {function.__name__: function for function in (*_FUNCTIONS, day)}
     environment.globals |= {"translated": words.gettext, "_": _in_page_language, "OUTCOME_WORDS": OUTCOME_WORDS}
-    environment.globals |= {name: getattr(reuse_words, name) for name in _WORDS}
+    environment.globals |= {name: getattr(words, name) for name in _WORDS}
     macros = environment.get_template("macros.html").module
     environment.globals |= {
         name: getattr(macros, name) for name in ("icon", "scrolling_table", "turning", "tile", "when", "ended")

@@ -23,9 +23,8 @@ from torch import Tensor
 from cache.attention.items import Chunk, KVView, ScoredChunk
 from cache.decoding.choosing import choose_tokens
 from cache.decoding.sampling import Sampler, Sampling
-from cache.engine.failures import NO_MEMORY, is_shortage
 from cache.engine.scheduler import MOST_ROWS, Sequence
-from cache.errors import CapacityError
+from cache.errors import NO_MEMORY, CapacityError, is_shortage
 from cache.memory.arena import Arena, Event, Extent
 from cache.memory.kv_shape import ArenaSize, KVShape
 from cache.memory.store import Cost

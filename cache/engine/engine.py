@@ -20,18 +20,53 @@ from cache.attention.forward_pass import PassGivenUp
 from cache.engine.device_memory import RowLimit, allocate_arena
 from cache.engine.encoder import EncodeJob, Prefetch, problem_of
 from cache.engine.engine_core import EngineCore, ForgetJob
-from cache.engine.idle_run import IdleRun
 from cache.engine.request import Encoded, Generation, Limits, Request
 from cache.engine.restarts import RESTARTED, RESTING, SHUT_DOWN, Arranger, Rests
 from cache.engine.text_delivery import TextThread
 from cache.engine.waiting import Waiting
 from cache.errors import CacheError, EngineBusy, EngineStopped, PromptError
+from cache.memory.arena import Arena
 from cache.memory.disk import DiskTier
 from cache.memory.keys import PUBLIC_TENANT, check_tenant
 from cache.memory.kv_shape import ArenaSize, KVStorage
 from cache.memory.store import Store
 from cache.model.language_model import Model
 from cache.prompt.plan import Placement, Segment
+
+log = logging.getLogger(__name__)
+
+
+class IdleRun:
+    """A request with reuse "off" and its own engine core. Owned by the engine thread."""
+
+    def __init__(
+        self, model: Model, request: Request, generation: Generation, give_up: Callable[[], bool], row_limit: RowLimit
+    ) -> None:
+        """give_up: returns whether there is other work, called at every layer. row_limit: the device's."""
+        slots = request.plan.num_tokens + max(1, request.sampling.max_tokens)
+        store = Store(Arena(model.info.kv, slots, model.device), model.info.fingerprint)
+        self._core, self._generation = EngineCore(model, store, give_up, row_limit=row_limit), generation
+        self._core.inbox.append(Waiting(request, generation, time.perf_counter(), model.info.places_modules))
+        self.has_ended = False
+
+    def step(self) -> None:
+        try:
+            self._core.step()
+        except PassGivenUp:
+            self.give_up()
+        except Exception as error:
+            log.warning("a request could not be computed again: %s", error)
+            self.fail(CacheError(f"the request could not be computed again: {error}"))
+        self.has_ended = self.has_ended or not self._core.has_work
+
+    def give_up(self) -> None:
+        self.fail(EngineBusy("another request arrived"))
+
+    def fail(self, error: CacheError) -> None:
+        self.has_ended = True
+        if not self._generation.is_over:
+            self._generation.deliver(error)
+
 
 Work = Waiting | EncodeJob | ForgetJob
 

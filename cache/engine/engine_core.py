@@ -26,14 +26,13 @@ from cache.attention.forward_pass import PassGivenUp
 from cache.attention.items import Chunk
 from cache.engine.device_memory import RowLimit, note_costs, timer_for
 from cache.engine.encoder import EncodeJob, Encoder, Encoding, PrefetchQueue, keys_of
-from cache.engine.failures import failure_of
 from cache.engine.recomputation import RowSelector
 from cache.engine.request import FinishReason, Limits, Request
 from cache.engine.running import PAGE, Running, admit, next_tokens, pack_pass
 from cache.engine.scheduler import Sequence, schedule, schedule_alone
 from cache.engine.text_delivery import TextDelivery
 from cache.engine.waiting import RowScoring, Waiting
-from cache.errors import CacheError, CapacityError, EngineFull, PromptError
+from cache.errors import CacheError, CapacityError, EngineFull, PromptError, failure_of
 from cache.memory.store import Store
 from cache.model.info import ModelInfo
 from cache.model.language_model import Model

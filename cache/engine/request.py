@@ -11,8 +11,7 @@ from cache.decoding.sampling import Sampling, TokenLogprob
 from cache.engine.recomputation import SelectiveRecomputation
 from cache.errors import CacheError
 from cache.memory.disk import MissReason
-from cache.memory.keys import PUBLIC_TENANT, check_tenant
-from cache.memory.reports import Source
+from cache.memory.keys import PUBLIC_TENANT, Source, check_tenant
 from cache.prompt.plan import Plan, Segment
 
 

@@ -16,12 +16,11 @@ from torch import Tensor
 from cache.attention.items import Chunk, ScoredChunk
 from cache.decoding.choosing import ToHost, choose_tokens, rows_of
 from cache.decoding.sampling import Sampler, TextStream, TokenLogprob, loop_length
-from cache.engine.failures import is_shortage
 from cache.engine.request import Completion, FinishReason, ModuleUse, Timings, Usage
 from cache.engine.scheduler import Sequence, build_sequence, path_of
 from cache.engine.text_delivery import AnswerText, TextDelivery
 from cache.engine.waiting import RowScoring, Waiting
-from cache.errors import CacheError, CapacityError
+from cache.errors import CacheError, CapacityError, is_shortage
 from cache.memory.arena import Extent, part_of, total_length
 from cache.memory.disk import MissReason
 from cache.memory.prefix_tree import PathStep, PrefixNode

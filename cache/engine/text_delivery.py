@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from cache.decoding.sampling import TextStream
-from cache.engine.failures import failure_of
 from cache.engine.request import Completion, Generation
-from cache.errors import CacheError
+from cache.errors import CacheError, failure_of
 
 log = logging.getLogger(__name__)
 

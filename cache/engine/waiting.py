@@ -20,7 +20,7 @@ from cache.engine.scheduler import build_sequence, path_of
 from cache.memory.arena import Extent
 from cache.memory.device import CacheEntry
 from cache.memory.disk import MissReason
-from cache.memory.reports import Source
+from cache.memory.keys import Source
 from cache.memory.store import Store
 from cache.model.info import ModelInfo
 from cache.prompt.plan import Plan, Segment, Span

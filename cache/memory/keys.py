@@ -2,13 +2,16 @@
 
 A key covers everything the KV depends on: model, dtype, position scheme (all in the model's fingerprint), who may
 share it (tenant), the context before the segment while it was encoded (prefix and left context), its positions and its
-token ids. Modules with equal keys are interchangeable. Keys begin with a tag of the hash algorithm (BLAKE2b-256).
+token ids. Modules with equal keys are interchangeable. Keys begin with a tag of the hash algorithm (BLAKE2b-256). Also
+what is told of a stored module or prefix: its source, uses and check.
 """
 
 import hashlib
 import re
 import struct
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from cache.prompt.plan import Segment
 
@@ -64,3 +67,30 @@ def segment_key(segment: Segment, *, fingerprint: str, tenant: str = PUBLIC_TENA
     places = str(segment.start) if not segment.gaps else f"{segment.start} {segment.gaps}"
     left_context = (token_bytes(segment.left_context),) if segment.left_context else ()
     return digest("module", fingerprint, tenant, prefix, places, token_bytes(segment.tokens), *left_context)
+
+
+Source = Literal["device", "host", "disk", "computed", "elsewhere"]
+"""The source of a module's rows. elsewhere: a remote model, which does not report it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixUse:
+    """A computed prefix that later requests reused. tokens: its last run; num_tokens: its whole length."""
+
+    tokens: tuple[int, ...]
+    num_tokens: int
+    hits: int
+
+    @property
+    def saved(self) -> int:
+        return self.hits * len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleCheck:
+    """A stored module compared with the model. largest_difference: relative to the largest number; None if the stored
+    module cannot be read, for the reason in `problem`.
+    """
+
+    largest_difference: float | None
+    problem: str = ""

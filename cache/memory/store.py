@@ -22,10 +22,9 @@ from cache.memory.background import DiskWriter, Loader, ModuleLoad
 from cache.memory.device import CacheEntry, DeviceMemory, Owner
 from cache.memory.disk import DiskTier, LoadFailed, MissReason, ModuleHeader, TierContents, Unreachable
 from cache.memory.host import HostTier, PinnedTier
-from cache.memory.keys import PUBLIC_TENANT, digest, segment_key
+from cache.memory.keys import PUBLIC_TENANT, PrefixUse, Source, digest, segment_key
 from cache.memory.kv_format import kept_bytes_per_token, rounded, unpack
 from cache.memory.kv_shape import KVStorage
-from cache.memory.reports import PrefixUse, Source
 from cache.prompt.plan import Segment
 
 FIRST_COMPUTE_S = 1e-3  # assumed seconds per token before passes are measured

@@ -10,8 +10,7 @@ import torch
 import transformers
 
 from cache.errors import ModelError
-from cache.model.gguf_file import GGUFFile
-from cache.model.gguf_layout import Values, ends_of, module_of, why_not_packed
+from cache.model.gguf_file import GGUFFile, Values, ends_of, module_of, why_not_packed
 from cache.model.packed_model import NORMS, numbers_of, rotation_of, unturned
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")

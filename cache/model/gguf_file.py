@@ -1,18 +1,24 @@
 """GGUF files: their metadata, and their tensors as they lie in the mapped file. Nothing is copied or dequantised.
-
+What language models have in them, and whether a file can run packed (`packed_model`), is told without PyTorch.
 Every length is checked against the file, so that a damaged one is a ModelError of one line and not a trace.
 """
 
 import mmap
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+from gguf.constants import GGML_QUANT_SIZES
+from gguf.constants import GGMLQuantizationType as Numbers
 
 from cache.errors import ModelError
+from cache.native import BLOCK_COLUMNS, MOST_RANK, OUTPUTS
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NUMBERS = ("B", "b", "H", "h", "I", "i", "f", "?", "", "", "Q", "q", "d")
 """Formats of values by their type in the file, as of `struct`; text and arrays have none."""
@@ -24,7 +30,7 @@ MOST_DIMENSIONS = 4
 class GGUFTensor:
     """A tensor. type: GGML's number for its format. shape: outputs first. data: its bytes in the mapping, uint8."""
 
-    type: GGMLQuantizationType
+    type: Numbers
     shape: tuple[int, ...]
     data: "np.ndarray[Any, np.dtype[np.uint8]]"
 
@@ -115,13 +121,212 @@ class GGUFFile:
         return name, shape, self._number("I"), self._number("Q")
 
     def _tensor(self, name: str, shape: tuple[int, ...], kind: int, begin: int) -> GGUFTensor:
-        if kind not in GGMLQuantizationType.__members__.values():
+        if kind not in Numbers.__members__.values():
             raise self._damaged(f"tensor {name!r} has numbers of the unknown type {kind}")
-        block, size = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
+        block, size = GGML_QUANT_SIZES[Numbers(kind)]
         numbers = 1
         for count in shape:
             numbers *= count
         if shape[-1] % block or begin + numbers // block * size > len(self._mapped):
             raise self._damaged(f"tensor {name!r} is cut")
         data = np.frombuffer(self._mapped, np.uint8, numbers // block * size, begin)
-        return GGUFTensor(GGMLQuantizationType(kind), shape, data)
+        return GGUFTensor(Numbers(kind), shape, data)
+
+
+GEMMA = ("gemma", "gemma2", "gemma3")
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "phi3", *GEMMA)
+WITH_BIASES, WITH_HEAD_NORMS, WITH_POST_NORMS = ("qwen2",), ("qwen3", "gemma3"), ("gemma2", "gemma3")
+UNPACKED = (Numbers.F32, Numbers.F16, Numbers.BF16)
+LINEARS = {
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+"""Linear layers of a block, by their names in a file and in transformers."""
+
+HAS_BIAS = ("attn_q", "attn_k", "attn_v")
+ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")  # of an answer, among `tokenizer.ggml.`
+NAMED_ENDS = frozenset({"<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>", "<|endoftext|>", "</s>"})
+CONTROL = 3  # type of tokens that are no text
+
+
+class Values:
+    """The numbers of a file's architecture, by their names without its prefix."""
+
+    def __init__(self, file: GGUFFile) -> None:
+        self.architecture: str = file.metadata.get("general.architecture", "")
+        self._metadata = file.metadata
+
+    def __getitem__(self, name: str) -> Any:
+        return self._metadata[f"{self.architecture}.{name}"]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._metadata.get(f"{self.architecture}.{name}", default)
+
+    @property
+    def kv_heads(self) -> int:
+        return int(self.get("attention.head_count_kv", self["attention.head_count"]))
+
+    @property
+    def head_dim(self) -> int:
+        return int(self.get("attention.key_length", self["embedding_length"] // self["attention.head_count"]))
+
+    @property
+    def rotary(self) -> int:
+        return int(self.get("rope.dimension_count", self.head_dim))
+
+    @property
+    def scaling(self) -> str:
+        return str(self.get("rope.scaling.type", "none"))
+
+    @property
+    def trained_positions(self) -> int:
+        """Positions before rotary frequencies were scaled."""
+        return int(self.get("rope.scaling.original_context_length", self["context_length"]))
+
+    @property
+    def has_local_layers(self) -> bool:
+        return self.architecture == "gemma3"
+
+    def is_local(self, layer: int) -> bool:
+        pattern = self.get("attention.sliding_window_pattern", 6)
+        return self.has_local_layers and bool(
+            (layer + 1) % pattern if isinstance(pattern, int) else pattern[layer],
+        )
+
+    @property
+    def positions(self) -> int:
+        """Positions at which a pass is exact: none outside of a window, and none that needs other frequencies."""
+        found = int(self["context_length"])
+        found = min(found, self.trained_positions) if self.scaling == "longrope" else found
+        return found if self.has_local_layers else min(found, self.get("attention.sliding_window") or found)
+
+    @property
+    def scale(self) -> float:
+        """Of scores: the 27 B models of Gemma, which files tell by their layers only, have their own."""
+        is_27b = (self.architecture, self["block_count"]) in (("gemma2", 46), ("gemma3", 62))
+        size = self["embedding_length"] // self["attention.head_count"] if is_27b else self.head_dim
+        return float(size**-0.5)
+
+
+def tensors_of(file: GGUFFile, values: Values) -> dict[str, GGUFTensor]:
+    """Return a file's tensors by name; joint ones (Phi) as their parts."""
+    found = dict(file.tensors)
+    queries, keys = values["attention.head_count"] * values.head_dim, values.kv_heads * values.head_dim
+    middle = values["feed_forward_length"]
+    for block in (f"blk.{layer}." for layer in range(values["block_count"] if values.architecture == "phi3" else 0)):
+        for joint, names, counts in (
+            ("attn_qkv", HAS_BIAS, (queries, keys, keys)),
+            ("ffn_up", ("ffn_gate", "ffn_up"), (middle, middle)),
+        ):
+            whole = found.pop(f"{block}{joint}.weight", None)
+            if whole is None or whole.shape[0] != sum(counts):
+                continue
+            row, first = len(whole.data) // whole.shape[0], 0
+            for name, count in zip(names, counts, strict=True):
+                data = whole.data[first * row : (first + count) * row]
+                found[f"{block}{name}.weight"] = GGUFTensor(whole.type, (count, *whole.shape[1:]), data)
+                first += count
+    return found
+
+
+def ends_of(metadata: Mapping[str, Any]) -> frozenset[int]:
+    """Return the tokens that end an answer: those a file names, and control tokens that end a turn in some family."""
+    found = {int(token) for key in ENDS if (token := metadata.get(f"tokenizer.ggml.{key}")) is not None}
+    kinds = zip(metadata.get("tokenizer.ggml.tokens", ()), metadata.get("tokenizer.ggml.token_type", ()), strict=False)
+    return frozenset(found | {i for i, (text, kind) in enumerate(kinds) if kind == CONTROL and text in NAMED_ENDS})
+
+
+def why_not_packed(file: GGUFFile, adapter: "Mapping[str, tuple[Tensor, Tensor]] | None" = None) -> str:
+    """Return why a file cannot run packed, in one line; empty if it can. Checks all that compiled code relies on.
+    adapter: matrices `[rank, inputs]` and `[outputs, rank]`, by the layers' names in transformers.
+    """
+    values = Values(file)
+    if values.architecture not in ARCHITECTURES or values.get("expert_count"):
+        return f"architecture {values.architecture!r}"
+    try:
+        rotary = values.rotary
+        if values.scaling not in SCALINGS or ("rope_factors_short.weight" in file.tensors) != (
+            values.scaling == "longrope"
+        ):
+            return f"rope scaling {values.scaling!r}"
+        if values.positions < 1 or not values.get("attention.causal", True):
+            return f"attention over {values.positions} positions, or of tokens to later ones"
+        if values.head_dim % BLOCK_COLUMNS or rotary % 2 or not 0 < rotary <= values.head_dim:
+            return f"heads of {values.head_dim} numbers, {rotary} of them rotated"
+        if values["attention.head_count"] % values.kv_heads or values["attention.layer_norm_rms_epsilon"] <= 0:
+            return f"{values['attention.head_count']} heads for {values.kv_heads} of keys"
+        tensors = tensors_of(file, values)
+        shapes = shapes_of(values, tensors["token_embd.weight"].shape[0])
+        if values.has_local_layers and values["attention.sliding_window"] < 1:
+            return "a window of no tokens"
+        for name, shape in shapes.items():
+            tensor = tensors.get(name)
+            if tensor is None and (name.endswith(".bias") or name in WHOLE_OPTIONAL):
+                continue
+            if tensor is None or tensor.shape != shape:
+                return f"tensor {name!r} is missing" if tensor is None else f"tensor {name!r} of shape {tensor.shape}"
+            if len(shape) == 2 and (shape[0] % OUTPUTS or shape[1] % BLOCK_COLUMNS):
+                return f"layers of {shape[0]} outputs and {shape[1]} inputs"
+            if tensor.type not in (*UNPACKED, *(PACKED_KINDS if len(shape) == 2 else ())):
+                return f"numbers of type {tensor.type.name}"
+    except (KeyError, TypeError, IndexError, ZeroDivisionError) as error:
+        return f"its metadata are incomplete ({error})"
+    if unknown := tensors.keys() - shapes.keys() - {UNUSED}:
+        return f"tensors like {min(unknown)!r}"
+    layers = {module_of(name): name for name in (name.removesuffix(".weight") for name in tensors)}
+    for layer, (first, second) in (adapter or {}).items():
+        tensor = tensors[f"{layers[layer]}.weight"] if layer in layers else None
+        if tensor is None or len(first) > MOST_RANK:
+            return f"an adapter of {layer} of rank {len(first)}"
+        if tensor.shape != (second.shape[0], first.shape[1]):
+            return f"an adapter of another shape for {layer}"
+    return ""
+
+
+SCALINGS = ("none", "linear", "yarn", "longrope")
+FACTORS = ("rope_freqs.weight", "rope_factors_short.weight")  # Llama 3.1 and later; Phi
+WHOLE_OPTIONAL = ("output.weight", *FACTORS)
+UNUSED = "rope_factors_long.weight"  # of positions beyond the first limit
+
+
+def shapes_of(values: Values, vocabulary: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes that tensors must have, by name."""
+    hidden, middle = values["embedding_length"], values["feed_forward_length"]
+    queries, keys = values["attention.head_count"] * values.head_dim, values.kv_heads * values.head_dim
+    outputs = dict(zip(LINEARS, (queries, keys, keys, hidden, middle, middle, hidden), strict=True))
+    found: dict[str, tuple[int, ...]] = dict.fromkeys(("token_embd.weight", "output.weight"), (vocabulary, hidden))
+    found |= {
+        "output_norm.weight": (hidden,),
+        **dict.fromkeys(FACTORS, (values.rotary // 2,)),
+    }
+    for layer in range(values["block_count"]):
+        block = f"blk.{layer}."
+        inputs = {"attn_output": queries, "ffn_down": middle}
+        found |= {f"{block}{name}.weight": (count, inputs.get(name, hidden)) for name, count in outputs.items()}
+        if values.architecture in WITH_BIASES:
+            found |= {f"{block}{name}.bias": (outputs[name],) for name in HAS_BIAS}
+        norms = ["attn_norm", "ffn_norm"]
+        norms += ["post_attention_norm", "post_ffw_norm"] if values.architecture in WITH_POST_NORMS else []
+        found |= {f"{block}{name}.weight": (hidden,) for name in norms}
+        if values.architecture in WITH_HEAD_NORMS:
+            found |= {f"{block}{name}.weight": (values.head_dim,) for name in ("attn_q_norm", "attn_k_norm")}
+    return found
+
+
+PACKED_KINDS = {
+    Numbers[name]: kind
+    for kind, names in ((3, "Q4_0 Q4_1 Q4_K"), (4, "Q5_0 Q5_1 Q5_K"), (5, "Q6_K"), (6, "Q8_0"))
+    for name in names.split()
+}
+"""Kinds of packed.h by the types of files that they hold."""
+
+
+def module_of(name: str) -> str:
+    """Return the name in transformers of a block's linear layer; empty for others."""
+    block, _, layer = name.rpartition(".")
+    return f"model.layers.{block.removeprefix('blk.')}.{LINEARS[layer]}" if layer in LINEARS else ""

@@ -26,8 +26,7 @@ from cache.attention.forward_pass import (
 )
 from cache.attention.items import Chunk, KVView, ScoredChunk
 from cache.errors import ModelError
-from cache.gpu.choice import best_kind, capture_for
-from cache.gpu.graphs import BUCKETS, Bucket, Capture, GraphedPasses
+from cache.gpu.graphs import BUCKETS, Bucket, Capture, GraphedPasses, best_kind, capture_for
 from cache.memory.arena import Arena, Extent, name_of
 from cache.memory.keys import ENCODER_VERSION, digest
 from cache.memory.kv_shape import KVShape
@@ -36,7 +35,7 @@ from cache.native.decoder import PackedWeights, native_decoder_of
 from cache.prompt.tokenizer import ChatTokenizer
 
 if TYPE_CHECKING:
-    from cache.gpu.choice import PassKind
+    from cache.gpu.graphs import PassKind
     from cache.gpu.tiled_pass import TiledPass
 
 

@@ -22,7 +22,7 @@ from torch import nn
 from cache.errors import ModelError
 from cache.memory.keys import BASE, CONFIG, adapter_fingerprint, digest
 from cache.memory.keys import WEIGHTS as WEIGHTS
-from cache.model.gguf_layout import why_not_packed
+from cache.model.gguf_file import why_not_packed
 from cache.model.info import Weights
 from cache.model.language_model import LanguageModel
 from cache.model.packed_model import PackedModel

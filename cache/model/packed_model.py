@@ -23,13 +23,14 @@ from cache.attention.items import Chunk, ScoredChunk
 from cache.memory.arena import Arena
 from cache.memory.keys import ENCODER_VERSION, digest
 from cache.memory.kv_shape import KVShape
-from cache.model.gguf_file import GGUFFile, GGUFTensor
-from cache.model.gguf_layout import (
+from cache.model.gguf_file import (
     FACTORS,
     GEMMA,
     HAS_BIAS,
     LINEARS,
     PACKED_KINDS,
+    GGUFFile,
+    GGUFTensor,
     Values,
     ends_of,
     module_of,

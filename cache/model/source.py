@@ -15,9 +15,8 @@ from typing import Any
 
 from cache.errors import ModelError
 from cache.memory.keys import digest, file_digest
-from cache.model.gguf_file import GGUFFile
-from cache.model.gguf_layout import ARCHITECTURES as COVERED
-from cache.model.gguf_layout import Values, why_not_packed
+from cache.model.gguf_file import ARCHITECTURES as COVERED
+from cache.model.gguf_file import GGUFFile, Values, why_not_packed
 from cache.model.gguf_tokenizer import ByteLevelTokenizer, byte_level_tokenizer
 from cache.model.info import find_position_scheme, usable_positions
 from cache.prompt.tokenizer import ModelTokenizer

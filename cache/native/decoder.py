@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from cache.attention.forward_pass import PassGivenUp, Rotation, never
 from cache.attention.items import Chunk, Item, ScoredChunk, only_scores, plan_arrays, plan_items
 from cache.memory.arena import Arena
-from cache.native.sizes import BLOCK_COLUMNS, BLOCK_ROWS, OUTPUTS
+from cache.native import BLOCK_COLUMNS, BLOCK_ROWS, OUTPUTS
 from durable import FLAGS, load_compiled
 
 SOURCE = Path(__file__).with_name("decoder.c")

@@ -28,8 +28,8 @@ from cache.memory.arena import Extent, total_length
 from cache.memory.device import CacheEntry, DeviceMemory, Owner
 from cache.memory.disk import nameless
 from cache.memory.eviction import LONG, SHORT
+from cache.memory.keys import Source
 from cache.memory.prefix_tree import PathStep, PrefixNode
-from cache.memory.reports import Source
 from cache.memory.store import FIRST_COMPUTE_S, Cost
 from cache.planning.costs import PassCosts
 from cache.planning.traffic import RoutingPolicy, SimulatedRequest

@@ -30,9 +30,8 @@ from cache.engine.request import (
 from cache.engine.restarts import SHUT_DOWN
 from cache.errors import CacheError, EngineFull, EngineStopped, ServerFailed
 from cache.memory.disk import DiskTier, TierContents
-from cache.memory.keys import PUBLIC_TENANT, digest
+from cache.memory.keys import PUBLIC_TENANT, ModuleCheck, PrefixUse, digest
 from cache.memory.kv_shape import KVShape
-from cache.memory.reports import ModuleCheck, PrefixUse
 from cache.model.info import ModelInfo
 from cache.prompt.parts import Text, TextModule
 from cache.prompt.plan import Placement, Plan, Segment, arrange, module_segment

@@ -29,11 +29,11 @@ from cache.memory.disk import return_freed_memory
 from cache.model.loading import load_model
 from cache.prompt.plan import Segment
 from cache.serving import messages
+from cache.serving.child_process import usable_processors
 from cache.serving.exchange import Connection
 from cache.serving.interface import Cancellable
 from cache.serving.local_engine import LocalEngine, start_engine
 from cache.serving.messages import EngineSpec, arguments_of, decoded, encoded, read_all
-from cache.serving.processors import usable_processors
 
 CALLS_AT_ONCE = 32  # most calls wait for the engine
 log = logging.getLogger(__name__)

@@ -17,8 +17,7 @@ from cache.engine.request import Generation, Request
 from cache.engine.restarts import Arranger
 from cache.errors import CacheError, EngineStopped
 from cache.memory.disk import TierContents
-from cache.memory.keys import PUBLIC_TENANT, segment_key
-from cache.memory.reports import ModuleCheck, PrefixUse
+from cache.memory.keys import PUBLIC_TENANT, ModuleCheck, PrefixUse, segment_key
 from cache.model.source import load_tokenizer
 from cache.prompt.plan import Segment
 from cache.serving import messages

@@ -10,8 +10,7 @@ from typing import Protocol
 
 from cache.engine.request import Encoded, Generation, Request
 from cache.memory.disk import TierContents
-from cache.memory.keys import PUBLIC_TENANT
-from cache.memory.reports import ModuleCheck, PrefixUse
+from cache.memory.keys import PUBLIC_TENANT, ModuleCheck, PrefixUse
 from cache.model.info import ModelInfo
 from cache.prompt.parts import Text, TextModule
 from cache.prompt.plan import Placement, Plan, Segment

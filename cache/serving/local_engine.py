@@ -3,7 +3,7 @@
 from cache.engine.engine import Engine
 from cache.errors import CacheError
 from cache.memory.disk import DiskTier, LoadFailed, TierContents
-from cache.memory.reports import ModuleCheck, PrefixUse
+from cache.memory.keys import ModuleCheck, PrefixUse
 from cache.memory.store import contents_of, largest_difference, module_room
 from cache.model.language_model import Model
 from cache.prompt.plan import Segment

@@ -17,7 +17,7 @@ from torch import Tensor
 from cache.attention.forward_pass import Pass, Rotation, RunningPass, default_kernel, matmul
 from cache.attention.items import Chunk, KVView
 from cache.engine.request import Request
-from cache.gpu.choice import kinds_to_compare
+from cache.gpu.graphs import kinds_to_compare
 from cache.memory.arena import Arena, Extent, name_of
 from cache.memory.keys import digest
 from cache.memory.kv_shape import KVShape
@@ -163,8 +163,8 @@ def engine_logits(hf: Any, shape: str, documents: RandomDocuments, prompt: Plan)
     model = LanguageModel(hf, tokenizer, name=shape, fingerprint=digest("logits", shape))
     with warm_engine(model, 2 * (prompt.num_tokens + SYSTEM_TOKENS), documents.modules) as engine:
         completion = engine.submit(Request(plan=prompt, teacher_forced=(0,))).completion
-    assert completion.logits is not None
-    return completion.logits[0]
+    logits: Tensor = completion.logits[0]
+    return logits
 
 
 @torch.inference_mode()

@@ -27,8 +27,7 @@ from cache.engine.engine import Engine
 from cache.engine.request import Completion, Request, Reuse
 from cache.memory.arena import Arena, Extent
 from cache.memory.store import Store
-from cache.model.gguf_file import GGUFFile
-from cache.model.gguf_layout import Values
+from cache.model.gguf_file import GGUFFile, Values
 from cache.model.language_model import Model
 from cache.model.loading import find_device, load_model, load_packed, load_stock
 from cache.model.packed_model import in_large_pages

