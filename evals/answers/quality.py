@@ -212,8 +212,7 @@ class Bench:
         """
         if not answer:
             return None
-        logits = self.engine.submit(replace(request, teacher_forced=answer)).completion.logits
-        assert logits is not None
+        logits: Tensor = self.engine.submit(replace(request, teacher_forced=answer)).completion.logits
         return logits.log_softmax(-1)
 
     def outcome(

@@ -163,8 +163,8 @@ def engine_logits(hf: Any, shape: str, documents: RandomDocuments, prompt: Plan)
     model = LanguageModel(hf, tokenizer, name=shape, fingerprint=digest("logits", shape))
     with warm_engine(model, 2 * (prompt.num_tokens + SYSTEM_TOKENS), documents.modules) as engine:
         completion = engine.submit(Request(plan=prompt, teacher_forced=(0,))).completion
-    assert completion.logits is not None
-    return completion.logits[0]
+    logits: Tensor = completion.logits[0]
+    return logits
 
 
 @torch.inference_mode()
