@@ -144,7 +144,7 @@ def open_service(settings: Settings, purpose: str, *, answers: bool = False) -> 
         finally:
             gc.freeze()
             gc.enable()
-        with Service(settings, may_start_process=answers, process=process) as service:
+        with Service(settings, may_start_process=process is not None, process=process) as service:
             service.finish_begun()
             yield service
 
