@@ -151,7 +151,7 @@ def command(tmp_path, monkeypatch):
     """Runs `warmdesk batch` on a small desk with documents; returns its status."""
 
     @contextmanager
-    def open_small(settings: object, purpose: str) -> Iterator[Service]:
+    def open_small(settings: object, purpose: str, *, answers: bool) -> Iterator[Service]:
         with small_desk(tmp_path / "desk", pages=write_pages(tmp_path / "pages")) as desk:
             yield desk
 

@@ -93,7 +93,7 @@ def test_a_model_with_few_positions_reads_several_sequences():
 
 @pytest.mark.parametrize(
     ("free", "heads", "expected"),
-    [(100 * GIB, 1, GIB), (2 * GIB, 1, GIB // 2), (100 * GIB, 8, 2 * GIB), (GIB, 8, GIB // 4)],
+    [(100 * GIB, 1, GIB * 3 // 4), (2 * GIB, 1, GIB // 2), (100 * GIB, 8, 2 * GIB), (GIB, 8, GIB // 4)],
 )
 def test_a_processor_gives_a_share_of_what_is_free(free, heads, expected, monkeypatch, caplog):
     kv = KVShape(layers=16, kv_heads=heads, head_dim=128, dtype="bfloat16")

@@ -15,7 +15,6 @@ from cache.engine.request import Limits
 from cache.errors import CapacityError, PlanError
 from cache.memory.store import FIRST_COMPUTE_S, Cost
 from cache.model.language_model import LanguageModel
-from cache.planning import costs
 from cache.planning.costs import BUNDLED, SHAPES, PassCosts, read_costs, threads_each, write_costs
 from cache.planning.planning import Counted, fewest, plan_fleet
 from cache.planning.simulation import DiskContents, Fleet, Job, SimulatedMemory, SimulatedReplica, Simulation
@@ -340,15 +339,17 @@ def test_a_model_file_is_measured_once(costs_file, monkeypatch, capsys):
     file = costs_file.with_name("own.gguf")
     file.write_bytes(bytes(5000))
     loaded = list[str]()
-    few = {"MODULES": 8, "REPEATS": 1, "ANSWER_TOKENS": 3, "SHARED": ((1, 1),), "OWN": ((2, 1),), "QUESTIONS": (8,)}
-    for name, value in few.items():
-        monkeypatch.setattr(costs, name, value)
+
+    def measure(model: LanguageModel, name: str, weight_bytes: int, threads: int) -> PassCosts:
+        per_token = model.info.kv.bytes_per_token
+        return replace(COSTS, model=name, weight_bytes=weight_bytes, bytes_per_token=per_token, threads=threads)
 
     def load(name: str, **_: Any) -> LanguageModel:
         loaded.append(name)
         return build()
 
     monkeypatch.setattr("cache.model.loading.load_model", load)
+    monkeypatch.setattr("cache.planning.costs.measure_costs", measure)
     traffic = ("--documents", "40", "--requests-per-second", "0.1", "--replicas", "1", "--requests", "100", "--json")
     for _ in range(2):
         assert warmdesk(monkeypatch, "plan", "--model", str(file), *traffic) == 0
