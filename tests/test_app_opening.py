@@ -15,6 +15,7 @@ from desks import serve_small, small_desk, small_settings
 from fake_desk import FakeDesk
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from threadpoolctl import ThreadpoolController
 
 from app.desk.service import Service
 from app.domain.errors import DeskError
@@ -133,6 +134,16 @@ def as_before():
 
 
 @pytest.mark.usefixtures("as_before")
+def test_products_of_numpy_get_one_thread(tmp_path):
+    numpys = ThreadpoolController().select(prefix="libscipy_openblas")
+    if not numpys.info():
+        pytest.skip("numpy has another library for products here")
+    with numpys.limit(limits=2), small_desk(tmp_path) as desk:
+        assert {one["num_threads"] for one in numpys.info()} == {2}
+        assert desk.search.embedder
+        assert {one["num_threads"] for one in numpys.info()} == {1}
+
+
 def test_a_server_answers_while_its_desk_is_opened(tmp_path, capsys):
     did: list[object] = []
 

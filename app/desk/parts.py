@@ -12,6 +12,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, cast
 
 from msgspec.structs import replace
+from threadpoolctl import ThreadpoolController
 
 from app.answering.answering import Answering
 from app.answering.curated import CuratedAnswers
@@ -213,7 +214,10 @@ class Parts:
         return self.is_open("_answering")
 
     def _set_threads(self) -> None:
-        """Set the number of PyTorch's threads. It is not imported for that: nothing may need it."""
+        """Set the number of PyTorch's threads. It is not imported for that: nothing may need it. numpy gets one: its
+        products are small, and the threads of its library wait for them busily (a third more for reading passages).
+        """
+        ThreadpoolController().select(prefix="libscipy_openblas").limit(limits=1)
         if self._threads is not None and (torch := sys.modules.get("torch")) is not None:
             torch.set_num_threads(self._threads)
 
