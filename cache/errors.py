@@ -1,4 +1,4 @@
-"""The errors of the engine. Broken invariants are assertions instead."""
+"""The errors of the engine, and what a reader is told of others. Broken invariants are assertions instead."""
 
 import logging
 from typing import Literal

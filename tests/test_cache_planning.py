@@ -358,6 +358,9 @@ def test_a_model_file_is_measured_once(costs_file, monkeypatch, capsys):
         assert document["costs"]["weight_bytes"] == 5000
         assert document["costs"]["bytes_per_token"] == build().info.kv.bytes_per_token
     assert loaded == [str(file)]
+    file.write_bytes(bytes(6000))
+    assert warmdesk(monkeypatch, "plan", "--model", str(file), *traffic) == 0
+    assert json.loads(capsys.readouterr().out)["costs"]["weight_bytes"] == 6000
     other = ("plan", "--model", "Qwen3-4B", "--costs", str(costs_file.with_name(f"costs-own-{threads_each(1)}.json")))
     assert warmdesk(monkeypatch, *other, *traffic) == 1
     assert "'own' cannot be scaled" in capsys.readouterr().err

@@ -127,7 +127,10 @@ def find_costs(common: Common, model: str, file: Path | None, threads: int) -> "
     gguf = Path(model) if model.endswith(".gguf") else None
     name = BUNDLED if gguf is None else gguf.stem
     kept = file or common.settings.data_dir / f"costs-{threads if gguf is None else f'{name}-{threads}'}.json"
-    if file is None and not kept.is_file():
+    is_known = kept.is_file()
+    if is_known and file is None and gguf is not None and gguf.is_file():
+        is_known = read_costs(kept).weight_bytes == gguf.stat().st_size  # else of another file with this name
+    if file is None and not is_known:
         from cache.model.loading import load_model
         from cache.model.source import bundled_gguf
 

@@ -37,7 +37,10 @@ log = logging.getLogger(__name__)
 
 
 class IdleRun:
-    """A request with reuse "off" and its own engine core. Owned by the engine thread."""
+    """A request that is computed without reuse while the engine has no other work. It has its own engine core and KV
+    memory, so it evicts nothing and reuses nothing, and it ends when a request arrives, even during a pass. Owned by
+    the engine thread.
+    """
 
     def __init__(
         self, model: Model, request: Request, generation: Generation, give_up: Callable[[], bool], row_limit: RowLimit
@@ -76,7 +79,6 @@ def _has_ended(work: Work) -> bool:
 
 
 T = TypeVar("T")
-log = logging.getLogger(__name__)
 
 HANGS = "the engine has made no progress for {:g} s, perhaps because a disk or device does not respond: ask again later"
 CLOSE_S = 10.0  # seconds that a step may take to end when the engine is closed

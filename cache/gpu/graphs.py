@@ -156,9 +156,6 @@ class GraphedPasses:
         return Graph(bucket, block, together, capture(compute))
 
 
-log = logging.getLogger(__name__)
-
-
 def best_kind(device: torch.device, attempt: "Callable[[PassKind], None]") -> "PassKind | None":
     """Return the best kind of pass that works on a device; None: plain kernels. attempt: runs a small pass of a kind,
     and raises its errors.
