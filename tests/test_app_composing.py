@@ -1,6 +1,5 @@
 """Which statements an answer has, and which passages are cited with it: cover, neighbours, limits."""
 
-import re
 from dataclasses import replace
 
 from stored_answers import a_passage
@@ -31,23 +30,28 @@ def shown(*ranked: RankedStatement, page: str = PAGE) -> list[str]:
     return [one.text for one in chosen(in_order, {one.passage: one.text for one in ranked} | {1: page})]
 
 
-def test_a_statement_is_shown_with_likely_neighbours_of_its_paragraph_in_their_order():
+def test_a_statement_is_shown_with_likely_neighbours_of_its_section_in_their_order():
     ranked = [said(PAPER, 2.0), said(YEARS, 1.0), said(STORE, 0.9), said(RECEIPT, -9.0)]
     (one,) = chosen(ranked, {1: PAGE})
-    assert one.text == f"{YEARS} {PAPER}"
+    assert one.text == f"{YEARS} {PAPER} {STORE}", "the next paragraph too"
     assert (one.logit, one.passage) == (2.0, 1)
-    assert PAGE[one.start : one.end] == f"{YEARS} {PAPER}"
+    assert PAGE[one.start : one.end] == f"{YEARS} {PAPER}\n\n{STORE}"
+    page = f"{PAPER}\n\nWhere to get one\n{STORE}"
+    assert shown(said(PAPER, 2.0, page=page), said(STORE, 1.9, page=page), page=page) == [PAPER], "another section"
     assert shown(said(YEARS, 9.0), said(PAPER, 9.0 - BESIDE / PER_LOGIT - 0.1)) == [YEARS], "too unlikely"
 
 
-def test_what_a_statement_refers_to_is_shown_with_it_although_it_is_long_or_in_another_paragraph():
+def test_what_a_statement_refers_to_is_shown_with_it_although_it_is_long():
     steps = "1. Check the plug.\n2. " + " ".join(["Wait."] * TOGETHER)
     still, price = "If it stays dark, call us.", "A new one costs 15 euros."
-    page = f"{steps}\n\n{still}\n\n{price}"
-    before, after, other = (said(text, 2.0, page=page) for text in (steps, still, price))
+    page = f"{steps}\n\n{still}"
+    before, after = (said(text, 2.0, page=page) for text in (steps, still))
     assert shown(replace(before, kind="procedure"), replace(after, logit=2.1), page=page) == [f"{steps}\n{still}"]
-    assert shown(replace(after, logit=2.1), other, page=page) == [still], "it is clear alone"
     assert shown(replace(before, logit=2.1), after, page=page) == [steps], "the steps are clear without it"
+    page = f"{steps}\n\n{price}"
+    assert shown(said(price, 2.1, page=page), said(steps, 2.0, page=page), page=page) == [price], "it is clear alone"
+    page = f"{still}\n\n{steps}"
+    assert shown(said(still, 2.1, page=page), said(steps, 2.0, page=page), page=page) == [still], "it refers to others"
 
 
 def test_another_statement_must_tell_what_is_missing():
@@ -71,11 +75,11 @@ def test_statements_of_passages_that_are_not_in_the_prompt_are_not_shown():
     assert [one.text for one in chosen(ranked, {2: "Shoes fit."})] == ["Shoes fit."]
 
 
-def test_rows_of_a_table_are_one_statement_and_another_table_is_not():
-    page = "Standard: 3 days\nExpress: 1 day\n\nLarge: 9 days"
+def test_rows_of_a_table_are_one_statement_and_those_under_another_heading_are_not():
+    page = "Standard: 3 days\nExpress: 1 day\n\nFurniture\nLarge: 9 days"
     standard, express, large = (
         replace(said(text, logit, page=page), kind="row")
-        for text, logit in zip(re.split("\n+", page), (2.0, 2.1, 2.0), strict=True)
+        for text, logit in (("Standard: 3 days", 2.0), ("Express: 1 day", 2.1), ("Large: 9 days", 2.0))
     )
     assert shown(standard, express, large, page=page) == ["Standard: 3 days\nExpress: 1 day"]
 

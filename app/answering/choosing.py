@@ -76,21 +76,17 @@ def _overlap(one: RankedStatement, block: Sequence[RankedStatement]) -> bool:
 
 
 def _is_beside(one: RankedStatement, block: Sequence[RankedStatement], texts: Mapping[int, str]) -> bool:
-    """Return whether a statement follows or precedes a block in its paragraph, list or table, and fits into it; or
-    whether the block is unclear without it.
+    """Return whether a statement follows or precedes a block in its passage, without a heading between, and fits into
+    it; or whether the block is unclear without the statement before it.
     """
     if one.passage != block[0].passage:
         return False
     start, end = min(other.start for other in block), max(other.end for other in block)
     is_before, text = one.end <= start, texts[one.passage]
-    between, later = (
-        (text[one.end : start], min(block, key=attrgetter("start"))) if is_before else (text[end : one.start], one)
-    )
-    if any(map(str.isalnum, between)):
+    if any(map(str.isalnum, text[one.end : start] if is_before else text[end : one.start])):
         return False
-    depends = needs_before(later.text)
     fits = sum(num_words(other.text) for other in (one, *block)) <= TOGETHER
-    return (is_before or fits) if depends else (fits and "\n\n" not in between)
+    return fits or (is_before and needs_before(min(block, key=attrgetter("start")).text))
 
 
 def _joined(block: Sequence[RankedStatement]) -> RankedStatement:
