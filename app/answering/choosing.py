@@ -20,16 +20,16 @@ CONSIDERED = 40  # statements, the most likely ones
 PER_LOGIT = 0.08  # what one log-odds below the best statement costs, in shares of the question told
 PER_WORD = 0.0005
 BESIDE = 0.2  # what it adds to be in a block that is shown already
-BLOCKS, UNSURE_BLOCKS = 3, 2
+BLOCKS = 2
 CITABLE = 5  # statements that the model may put in its own words
 WORDS, TOGETHER = 110, 60  # maximum words of an answer and of a block, apart from the first statement
 
 _ENDS_ABOVE = (": ", "：", "? ", "？")
 
 
-def chosen(ranked: Sequence[RankedStatement], texts: Mapping[int, str], *, most: int = BLOCKS) -> list[RankedStatement]:
-    """Return at most so many blocks to show, best first, each as one statement. ranked: most likely first. texts: the
-    allowed passages by number.
+def chosen(ranked: Sequence[RankedStatement], texts: Mapping[int, str]) -> list[RankedStatement]:
+    """Return the blocks to show, best first, each as one statement. ranked: most likely first. texts: the allowed
+    passages by number.
     """
     left = [one for one in ranked if one.passage in texts][:CONSIDERED]
     if not left:
@@ -42,7 +42,7 @@ def chosen(ranked: Sequence[RankedStatement], texts: Mapping[int, str], *, most:
             for one in left
             if (length := num_words(one.text)) <= room and not any(_overlap(one, block) for block in blocks)
             for block in [next((block for block in blocks if _is_beside(one, block, texts)), [])]
-            if block or len(blocks) < most
+            if block or len(blocks) < BLOCKS
             for value in [_added(told, one.told) + (BESIDE if block else 0.0)]
         ]
         value, one, block = max(options, key=lambda option: option[0], default=(0.0, best, []))

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, pairwise
 
-from app.answering.choosing import BLOCKS, UNSURE_BLOCKS, chosen, to_cite
+from app.answering.choosing import chosen, to_cite
 from app.answering.curated import CuratedAnswer, CuratedAnswers
 from app.answering.things import MOST, fitting_things, names_of
 from app.domain.answers import BETWEEN, Outcome, Said, from_documents
@@ -132,8 +132,7 @@ class Decision:
 
     @property
     def statements(self) -> list[RankedStatement]:
-        most = UNSURE_BLOCKS if self.outcome == "unsure" else BLOCKS
-        return chosen(self.results.statements, self._texts, most=most)
+        return chosen(self.results.statements, self._texts)
 
     @property
     def _texts(self) -> dict[int, str]:
