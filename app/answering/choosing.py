@@ -69,10 +69,7 @@ def _added(told: Sequence[float], more: Sequence[float]) -> float:
 
 
 def _overlap(one: RankedStatement, block: Sequence[RankedStatement]) -> bool:
-    return any(
-        one.text == other.text or (one.passage == other.passage and one.start < other.end and other.start < one.end)
-        for other in block
-    )
+    return any(one.passage == other.passage and one.start < other.end and other.start < one.end for other in block)
 
 
 def _is_beside(one: RankedStatement, block: Sequence[RankedStatement], texts: Mapping[int, str]) -> bool:
@@ -91,7 +88,7 @@ def _is_beside(one: RankedStatement, block: Sequence[RankedStatement], texts: Ma
 
 def _joined(block: Sequence[RankedStatement]) -> RankedStatement:
     best, parts = max(block, key=lambda one: one.logit), sorted(block, key=attrgetter("start"))
-    texts = list(dict.fromkeys(one.text for one in parts))
+    texts = [one.text for one in parts]
     are_sentences = all(one.kind == "sentence" for one in parts) and not any("\n" in text for text in texts)
     if not are_sentences:  # the line above a list once
         heads = (texts[0].partition(mark)[0] + mark for mark in _ENDS_ABOVE)
