@@ -68,44 +68,46 @@ def pointer(array: "np.ndarray[Any, Any]") -> ctypes.c_void_p:
     return ctypes.c_void_p(array.ctypes.data)
 
 
-@pytest.mark.parametrize("rows", [1, 7])
+def products(library: Any, kind: Numbers, blocks: "np.ndarray[Any, Any]", x: Any, is_plain: bool = False) -> Any:
+    outputs, (rows, inputs) = len(blocks), x.shape
+    sizes = ctypes.c_long(outputs), ctypes.c_long(inputs)
+    weights = np.zeros(library.warmdesk_packed_bytes(int(kind), *sizes), np.uint8)
+    library.warmdesk_repack(int(kind), pointer(blocks), *sizes, 0, 1, pointer(weights))
+    found = np.zeros((rows, outputs), np.float32)
+    shape = ctypes.c_long(rows), sizes[1]
+    library.warmdesk_multiply(int(kind), pointer(weights), sizes[0], pointer(x), *shape, is_plain, pointer(found))
+    return found
+
+
+@pytest.mark.parametrize("rows", [1, 7, 37])
 @pytest.mark.parametrize("kind", PACKED_KINDS, ids=lambda kind: kind.name)
 def test_products_of_packed_weights(kind, rows, library):
     """Against float64 on what gguf reads from the blocks, with activations rounded alike; and the plain version."""
-    outputs, inputs = (ctypes.c_long(size) for size in (64, 512))
-    blocks = random_blocks(kind, 64, 512)
+    blocks = random_blocks(kind, 64, 1024)
     exact = gguf.quants.dequantize(blocks, kind).astype(np.float64)
-    weights = np.zeros(library.warmdesk_packed_bytes(int(kind), outputs, inputs), np.uint8)
-    library.warmdesk_repack(int(kind), pointer(blocks), outputs, inputs, 0, 1, pointer(weights))
-    x = RANDOM.standard_normal((rows, 512)).astype(np.float32)
+    x = RANDOM.standard_normal((rows, 1024)).astype(np.float32)
     scales = np.abs(x.reshape(rows, -1, 32)).max(2, keepdims=True) / 127
-    rounded = (np.rint(x.reshape(rows, -1, 32) / scales) * scales).reshape(rows, 512)
+    rounded = (np.rint(x.reshape(rows, -1, 32) / scales) * scales).reshape(rows, 1024)
     expected = rounded.astype(np.float64) @ exact.T
-    for is_plain in (0, 1):
-        found = np.zeros((rows, 64), np.float32)
-        library.warmdesk_multiply(
-            int(kind), pointer(weights), outputs, pointer(x), ctypes.c_long(rows), inputs, is_plain, pointer(found)
-        )
-        assert np.linalg.norm(found - expected) < 1e-3 * np.linalg.norm(expected)  # scales are of half precision
+    found, plain = (products(library, kind, blocks, x, is_plain) for is_plain in (False, True))
+    assert np.linalg.norm(found - expected) < 1e-3 * np.linalg.norm(expected)  # scales are of half precision
+    assert np.linalg.norm(found - plain) < 1e-6 * np.linalg.norm(plain)
 
 
-def test_the_largest_numbers_do_not_overflow(library):
-    """All weights and activations are as large as they can be: sums are made in 16 bits."""
-    for kind in PACKED_KINDS:
-        blocks = random_blocks(kind, 64, 256)
-        size = gguf.GGML_QUANT_SIZES[kind][1]
-        at, count = SCALED.get(kind, (0, 2 if kind in (Numbers.Q4_1, Numbers.Q5_1) else 1))
-        is_scale = np.isin(np.arange(blocks.shape[1]) % size, range(at, at + 2 * count))
-        blocks[:, ~is_scale] = 128 if kind == Numbers.Q8_0 else 255
-        weights = np.zeros(library.warmdesk_packed_bytes(int(kind), ctypes.c_long(64), ctypes.c_long(256)), np.uint8)
-        library.warmdesk_repack(
-            int(kind), pointer(blocks), ctypes.c_long(64), ctypes.c_long(256), 0, 1, pointer(weights)
-        )
-        expected = gguf.quants.dequantize(blocks, kind).astype(np.float64).sum(1)
-        x, found = np.ones((1, 256), np.float32), np.zeros((1, 64), np.float32)
-        sizes = (ctypes.c_long(size) for size in (1, 256))
-        library.warmdesk_multiply(int(kind), pointer(weights), ctypes.c_long(64), pointer(x), *sizes, 0, pointer(found))
-        assert np.allclose(found[0], expected, rtol=2e-3), kind
+@pytest.mark.parametrize("number", [0, 255])
+@pytest.mark.parametrize("rows", [1, 16])
+@pytest.mark.parametrize("kind", PACKED_KINDS, ids=lambda kind: kind.name)
+def test_the_largest_numbers_do_not_overflow(kind, rows, number, library):
+    """All weights and activations are as large as they can be, of either sign: sums are made in 16 bits."""
+    blocks = random_blocks(kind, 64, 256)
+    size = gguf.GGML_QUANT_SIZES[kind][1]
+    at, count = SCALED.get(kind, (0, 2 if kind in (Numbers.Q4_1, Numbers.Q5_1) else 1))
+    is_scale = np.isin(np.arange(blocks.shape[1]) % size, range(at, at + 2 * count))
+    blocks[:, ~is_scale] = 128 if kind == Numbers.Q8_0 else number
+    expected = gguf.quants.dequantize(blocks, kind).astype(np.float64).sum(1)
+    for sign in (1, -1):
+        found = products(library, kind, blocks, np.full((rows, 256), sign, np.float32))
+        assert np.allclose(found, sign * expected, rtol=2e-3, atol=1e-3), sign
 
 
 @pytest.mark.parametrize("kind", [*PACKED_KINDS, Numbers.F16, Numbers.BF16, Numbers.F32], ids=lambda kind: kind.name)

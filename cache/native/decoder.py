@@ -325,16 +325,15 @@ class NativeDecoder:
         )
 
     def _linear(self, matrices: Sequence[Matrix], *, in_turn: bool = False) -> _Linear:
-        """Return several layers with the same input as one layer. in_turn: their panels alternate."""
+        """Return several layers with the same input as one layer. in_turn: they alternate, half a group of each."""
         biases = [torch.zeros(one.outputs) if one.bias is None else one.bias.float() for one in matrices]
         bias = self._keep(torch.cat(biases)) if any(one.bias is not None for one in matrices) else None
         outputs, inputs = sum(one.outputs for one in matrices), matrices[0].inputs
         if matrices[0].kind:
             parts = [self._part(one) for one in matrices]
             return _Linear(None, bias, PACKED, inputs, outputs, self._is_gelu, (_Part * 3)(*parts))
-        # each [panels, lanes, inputs]
-        panels = [torch.unflatten(one.weights, 0, (-1, self._lanes)) for one in matrices]
-        together = torch.stack(panels, 1).flatten(0, 1) if in_turn else torch.cat(panels)
+        halves = [torch.unflatten(one.weights, 0, (-1, OUTPUTS // 2)) for one in matrices]  # each [.., 32, inputs]
+        together = (torch.stack(halves, 1) if in_turn else torch.cat(halves)).reshape(-1, self._lanes, inputs)
         # pairs of inputs side by side for all lanes
         packed = torch.unflatten(together.to(torch.bfloat16), 2, (-1, 2)).permute(0, 2, 1, 3)
         return _Linear(self._keep(packed.contiguous()), bias, BFLOAT16, inputs, outputs, self._is_gelu)

@@ -58,9 +58,9 @@ static INLINE void store_activations(const float *x, int count, Kind kind, void 
         scatter(*(const floats_in_memory *)(x + i), first + (size_t)i * in_tile, in_tile);
 }
 
-/* result[p][m] = panel p times row m of x, where `stride` rows stand. Panels and rows are constants where this is inlined. */
+/* result[m][p] = panel p times row m of x, where `stride` rows stand. Panels and rows are constants where this is inlined. */
 static INLINE void multiply(const char *weights, size_t panel_bytes, const activation *x, int stride, int pairs,
-                            int panels, int rows, floats result[][TILE]) {
+                            int panels, int rows, floats result[][GROUP]) {
     floats total[GROUP][TILE]; /* of constant size, and every loop over it unrolled: else it is not kept in registers */
     EACH_SUM total[p][m] = (floats){};
     for (int k = 0; k < pairs; k++, x += 2 * stride)
@@ -71,17 +71,17 @@ static INLINE void multiply(const char *weights, size_t panel_bytes, const activ
 #pragma GCC unroll 16
             for (int m = 0; m < rows; m++) total[p][m] = add_products(total[p][m], w, x + 2 * m);
         }
-    EACH_SUM result[p][m] = total[p][m];
+    EACH_SUM result[m][p] = total[p][m];
 }
 
 /* GROUP panels times the rows of a tile, in blocks whose sums fill the registers. */
 static INLINE void multiply_group(const char *weights, size_t panel_bytes, const activation *x, int pairs,
-                                  int rows, floats result[][TILE]) {
+                                  int rows, floats result[][GROUP]) {
 #define BLOCK(M, P) \
     for (; row + M <= rows; row += M) \
         for (int p = 0; p < GROUP; p += P) \
             multiply(weights + p * panel_bytes, panel_bytes, x + row * 2, rows, pairs, P, M, \
-                     (floats(*)[TILE]) & result[p][row]);
+                     (floats(*)[GROUP]) & result[row][p]);
     int row = 0;
 #ifdef __AVX512F__
     BLOCK(16, 1)
@@ -101,60 +101,54 @@ static INLINE void multiply_group(const char *weights, size_t panel_bytes, const
 /* What adapters make of the rows of a tile before `up`: [3, rows, rank / COLUMNS], for each part. */
 static void find_lows(const Linear *l, const Rounded *x, int rows, Rounded *lows) {
     int blocks = l->inputs / COLUMNS;
-    float sums[TILE][TOGETHER], whole[TILE][MOST_RANK];
     for (int part = 0; part < 3; part++, lows += TILE * MOST_RANK / COLUMNS) {
         const Part *of = l->parts + part;
-        for (int r = 0; r < of->rank; r += TOGETHER) {
-            multiply_packed(W8, of->down + (size_t)r / BLOCK_ROWS * blocks * sizeof(Block8), x, blocks, rows, sums);
-            for (int m = 0; m < rows; m++) memcpy(whole[m] + r, sums[m], sizeof *sums);
-        }
+        float whole[TILE][MOST_RANK] = {};
+        for (int r = 0; r < of->rank; r += TOGETHER)
+            multiply_packed(W8, of->down + (size_t)r / BLOCK_ROWS * blocks * sizeof(Block8), x, blocks, rows, whole[0] + r, MOST_RANK);
         for (int i = 0; i < rows * (of->rank / COLUMNS); i++)
             round_block(whole[i / (of->rank / COLUMNS)] + i % (of->rank / COLUMNS) * COLUMNS, lows + i);
     }
 }
 
-/* As `multiply_group`, for group `group` of packed weights; of gate and up a group has 32 outputs each. */
+/* As `multiply_group`, for group `group` of packed weights and rows of some tiles. */
 static INLINE void multiply_group_packed(const Linear *l, int group, Use use, const Rounded *x, const Rounded *lows, int rows,
-                                         floats result[][TILE]) {
+                                         floats result[][GROUP]) {
     int blocks = l->inputs / COLUMNS;
-    float sums[TILE][TOGETHER], more[TILE][TOGETHER];
+    memset(result, 0, rows * sizeof *result);
     for (int at = 0; at < OUTPUTS; at += TOGETHER) {
         int part = use == GATE ? at / 32 : 0, output = use == GATE ? group * 32 + at % 32 : group * OUTPUTS + at;
         for (; use != GATE && output >= l->parts[part].outputs; part++) output -= l->parts[part].outputs;
         const Part *of = l->parts + part;
-        multiply_packed(of->kind, of->weights + (size_t)output / BLOCK_ROWS * blocks * block_bytes(of->kind), x, blocks, rows, sums);
-        if (of->rank) {
-            int ranks = of->rank / COLUMNS;
-            const char *up = of->up + (size_t)output / BLOCK_ROWS * ranks * sizeof(Block8);
-            multiply_packed(W8, up, lows + part * TILE * MOST_RANK / COLUMNS, ranks, rows, more);
-            for (int i = 0; i < rows * TOGETHER; i++) sums[0][i] += more[0][i];
-        }
-        for (int k = 0; k < TOGETHER; k += LANES) {
-            int to = use == GATE ? at % 32 + k : at + k, panel = use == GATE ? to / LANES * 2 + part : to / LANES;
-            for (int m = 0; m < rows; m++) memcpy(&result[panel][m], sums[m] + k, sizeof(floats));
-        }
+        float *to = (float *)result + at;
+        multiply_packed(of->kind, of->weights + (size_t)output / BLOCK_ROWS * blocks * block_bytes(of->kind), x, blocks, rows, to, OUTPUTS);
+        int ranks = of->rank / COLUMNS;
+        const char *up = of->up + (size_t)output / BLOCK_ROWS * ranks * sizeof(Block8);
+        for (int tile = 0; ranks && tile * TILE < rows; tile++)
+            multiply_packed(W8, up, lows + tile * LOWS + part * TILE * MOST_RANK / COLUMNS, ranks, rows_of_tile(tile, rows),
+                            to + tile * TILE * OUTPUTS, OUTPUTS);
     }
 }
 
-/* Products of a group of panels with a tile that begins with row `first`. out: float [rows, outputs], stored or added to;
-   or, for gate_up, activations of outputs / 2, for weights of kind `next`. */
-static INLINE void use_products(const Linear *l, floats result[][TILE], int group, int first, int in_tile, int rows, Use use,
+/* Products of a group of panels with some rows from `first` on. out: float [rows, outputs], stored or added to; or, for gate_up,
+   activations of outputs / 2, for weights of kind `next`. */
+static INLINE void use_products(const Linear *l, floats result[][GROUP], int group, int first, int some, int rows, Use use,
                                 Kind next, void *out) {
-    for (int m = 0; m < in_tile; m++) {
+    for (int m = 0; m < some; m++) {
         float gated[OUTPUTS / 2];
         for (int p = 0; p < GROUP; p++) {
             int at = (group * GROUP + p) * LANES, row = first + m;
-            floats value = result[p][m];
+            floats value = result[m][p];
             if (l->bias) value += *(const floats_in_memory *)(l->bias + at);
-            result[p][m] = value;
+            result[m][p] = value;
             floats_in_memory *to = (floats_in_memory *)((float *)out + (size_t)row * l->outputs + at);
             if (use == STORE) *to = value;
             if (use == ADD) *to += value;
-            if (use == GATE && p % 2) { /* panels of gate and up stand in turn */
-                floats gate = result[p - 1][m];
+            if (use == GATE && p >= GROUP / 2) { /* of a group, the first outputs are the gate's */
+                floats gate = result[m][p - GROUP / 2];
                 floats power = l->is_gelu ? gate * (gate * gate * 0.10294324f + 2.3022082f) : gate * 1.44269504f;
                 value *= gate / (1.0f + exp2_of(-larger(power, (floats){} - 126.0f)));
-                *(floats_in_memory *)(gated + p / 2 * LANES) = value;
+                *(floats_in_memory *)(gated + (p - GROUP / 2) * LANES) = value;
             }
         }
         if (use == GATE)
@@ -169,21 +163,20 @@ static int linear_tasks(const Linear *l, int rows, int span) {
 
 static INLINE void run_linear(const Linear *l, Kind kind, const void *x, int rows, Use use, Kind next, void *out,
                               const Rounded *lows, int span, int task) {
-    int inputs = l->inputs, groups = l->outputs / OUTPUTS, tiles = (rows + TILE - 1) / TILE, parts = (tiles + TILES - 1) / TILES;
-    int first_tile = task % parts * TILES, first_group = task / parts * span;
+    int inputs = l->inputs, groups = l->outputs / OUTPUTS, parts = (rows + TILE * TILES - 1) / (TILE * TILES);
+    int first = task % parts * TILE * TILES, first_group = task / parts * span;
+    int some = rows - first < TILE * TILES ? rows - first : TILE * TILES;
     for (int group = first_group; group < groups && group < first_group + span; group++) {
         size_t panel_bytes = (size_t)inputs * LANES * 2;
         const char *weights = (const char *)l->weights + group * GROUP * panel_bytes;
-        for (int tile = first_tile; tile < tiles && tile < first_tile + TILES; tile++) {
-            int in_tile = rows_of_tile(tile, rows);
-            size_t before = (size_t)tile * TILE * inputs;
-            floats result[GROUP][TILE];
-            if (kind == PACKED)
-                multiply_group_packed(l, group, use, (const Rounded *)x + before / COLUMNS, lows + tile * LOWS,
-                                      in_tile, result);
-            else multiply_group(weights, panel_bytes, (const activation *)x + before, inputs / 2, in_tile, result);
-            use_products(l, result, group, tile * TILE, in_tile, rows, use, next, out);
-        }
+        floats result[TILES * TILE][GROUP];
+        if (kind == PACKED)
+            multiply_group_packed(l, group, use, (const Rounded *)x + (size_t)first * inputs / COLUMNS, lows + first / TILE * LOWS,
+                                  some, result);
+        for (int at = 0; at < some && kind != PACKED; at += TILE)
+            multiply_group(weights, panel_bytes, (const activation *)x + (size_t)(first + at) * inputs, inputs / 2,
+                           some - at < TILE ? some - at : TILE, result + at);
+        use_products(l, result, group, first, some, rows, use, next, out);
     }
 }
 

@@ -4,7 +4,8 @@ Weights stand in blocks of 8 outputs x 32 inputs: for each 16 outputs pairs of b
 inputs of 8 outputs, so 4 activations, repeated, meet 8 outputs at once and nothing is added up across a vector. A weight is
 `scale * number - low`. Activations are rounded to 8 bits, with a scale for 32 of them.
 
-The plain C version is the oracle of the others, and runs where there are none. */
+Many rows meet weights that were unpacked to bytes once: some blocks at a time, which stay in the nearest cache. The plain C
+version is the oracle of the others, and runs where there are none. */
 
 #pragma once
 #include "numbers.h"
@@ -18,6 +19,7 @@ The plain C version is the oracle of the others, and runs where there are none. 
 
 enum { BLOCK_ROWS = 8, COLUMNS = 32, QUADS = COLUMNS / 4 }; /* of a block; QUADS: vectors of 4 columns */
 enum { TOGETHER = 16, AHEAD_BYTES = 2048 }; /* outputs that are multiplied at once; what is asked for before it is needed */
+enum { MANY = 16, WIDE = 24 };            /* so many rows meet unpacked weights, so many blocks at a time */
 typedef enum { W4 = 3, W5, W6, W8 } Packed;               /* numbers of so many bits, behind the kinds of linear.h */
 typedef struct { uint16_t scale[BLOCK_ROWS], low[BLOCK_ROWS]; uint8_t nibbles[128]; } Block4;             /* halves of bytes: see below */
 typedef struct { uint16_t scale[BLOCK_ROWS], low[BLOCK_ROWS]; uint8_t nibbles[128], high[32]; } Block5;
@@ -25,16 +27,18 @@ typedef struct { uint16_t scale[2][BLOCK_ROWS]; uint8_t nibbles[128], high[64]; 
 typedef struct { uint16_t scale[BLOCK_ROWS]; int8_t numbers[256]; } Block8;
 /* Byte 32 * (quad % 4) + 4 * row + column % 4 of the nibbles has the columns of `quad` in its low half, and those of quad + 4,
    16 columns on, in its high half. Byte 4 * row + column % 4 of the high bits has bit `quad` (W5) or bits 2 * (quad % 4) and the
-   next, in the first or second 32 bytes (W6). Numbers of W6 are 32 more than those meant. */
+   next, in the first or second 32 bytes (W6). Numbers of W5 and W6 are 16 and 32 more than those meant. */
 
 static size_t block_bytes(int kind) {
     return kind == W4 ? sizeof(Block4) : kind == W5 ? sizeof(Block5) : kind == W6 ? sizeof(Block6) : sizeof(Block8);
 }
 
-/* 32 activations; sum: scale * the sum of numbers, of all, of the first and of the last 16. */
+/* 32 activations; sum: scale * the sum of numbers. starts: what sums of products begin with, because numbers of W5 and W6 are
+   more than those meant: for the first and second pair of each 4 columns; of W6, for the first and the last 16 columns. */
 typedef struct {
     int8_t numbers[COLUMNS];
-    float scale, sum, halves[2];
+    float scale, sum;
+    int16_t starts[2][2];
 } Rounded;
 
 #ifdef __F16C__
@@ -62,20 +66,36 @@ static INLINE void round_block(const float *x, Rounded *to) {
     float highest = 0;
     for (int i = 0; i < LANES; i++) highest = most[i] > highest ? most[i] : highest;
     float factor = highest > 0 ? 127 / highest : 0;
-    int halves[2] = {};
+#ifdef PACKED_AVX2
+    __m256i whole[4], fours[2];
+    for (int i = 0; i < 4; i++) /* as in exp2_of */
+        whole[i] = _mm256_sub_epi32((__m256i)_mm256_fmadd_ps(_mm256_loadu_ps(x + 8 * i), _mm256_set1_ps(factor), _mm256_set1_ps(12582912.0f)),
+                                    _mm256_set1_epi32(0x4b400000));
+    for (int i = 0; i < 2; i++) fours[i] = _mm256_packs_epi32(whole[2 * i], whole[2 * i + 1]);
+    __m256i numbers = _mm256_packs_epi16(fours[0], fours[1]);
+    numbers = _mm256_permutevar8x32_epi32(numbers, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    _mm256_storeu_si256((__m256i *)to->numbers, numbers);
+    __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(16), numbers);
+    pairs = _mm256_add_epi16(pairs, _mm256_shuffle_epi32(pairs, 0x4e));
+    pairs = _mm256_sub_epi16(_mm256_setzero_si256(), _mm256_add_epi16(pairs, _mm256_shuffle_epi32(pairs, 0xb1)));
+    memcpy(to->starts[0], &pairs, 4), memcpy(to->starts[1], (char *)&pairs + 16, 4);
+#else
+    ints halves[2] = {};
     for (int i = 0; i < COLUMNS; i += LANES) {
         floats shifted = *(const floats_in_memory *)(x + i) * factor + 12582912.0f; /* as in exp2_of */
         ints whole = (ints)shifted - 0x4b400000;
         bytes narrow = __builtin_convertvector(whole, bytes);
         memcpy(to->numbers + i, &narrow, LANES);
-        for (int k = 0; k < LANES; k++) halves[i / 16] += whole[k];
+        halves[i / 16] += whole;
     }
+    memset(to->starts, 0, sizeof to->starts);
+    for (int k = 0; k < 2 * LANES; k++) to->starts[k / LANES][k / 2 % 2] -= 16 * halves[k / LANES][k % LANES];
+#endif
     to->scale = highest / 127;
-    to->sum = to->scale * (halves[0] + halves[1]);
-    to->halves[0] = to->scale * halves[0], to->halves[1] = to->scale * halves[1];
+    to->sum = to->scale * ((to->starts[0][0] + to->starts[0][1] + to->starts[1][0] + to->starts[1][1]) / -16);
 }
 
-/* The number of one weight of a block, as it is multiplied, and its scale and low. */
+/* The number of one weight of a block, as it is meant, and its scale and low. */
 static INLINE int number_of(int kind, const void *block, int row, int column, float *scale, float *low) {
     int quad = column / 4, at = 4 * row + column % 4, shift = quad < 4 ? 0 : 4;
     const Block8 *b8 = block;
@@ -85,26 +105,28 @@ static INLINE int number_of(int kind, const void *block, int row, int column, fl
     }
     if (kind == W6) {
         const Block6 *b = block;
-        *scale = half_to_float(b->scale[column / 16][row]), *low = 32 * *scale;
-        return (b->nibbles[32 * (quad % 4) + at] >> shift & 15) | (b->high[quad / 4 * 32 + at] >> 2 * (quad % 4) & 3) << 4;
+        *scale = half_to_float(b->scale[column / 16][row]), *low = 0;
+        return ((b->nibbles[32 * (quad % 4) + at] >> shift & 15) | (b->high[quad / 4 * 32 + at] >> 2 * (quad % 4) & 3) << 4) - 32;
     }
     const Block5 *b = block; /* W4 begins as W5 */
     *scale = half_to_float(b->scale[row]), *low = half_to_float(b->low[row]);
     int number = b->nibbles[32 * (quad % 4) + at] >> shift & 15;
-    return kind == W5 ? number | (b->high[at] >> quad & 1) << 4 : number;
+    return kind == W5 ? (number | (b->high[at] >> quad & 1) << 4) - 16 : number;
 }
 
-/* sums [rows][16], from output `to` on, += a block of weights times `rows` blocks of activations, `stride` apart. */
-static void plain_block(int kind, const void *block, const Rounded *x, size_t stride, int rows, int to, float (*sums)[TOGETHER]) {
+/* sums [rows, stride], 8 of each row, += a block of weights times `rows` blocks of activations, `blocks` apart. */
+static void plain_block(int kind, const void *block, const Rounded *x, size_t blocks, int rows, float *sums, size_t stride) {
     for (int r = 0; r < BLOCK_ROWS; r++)
-        for (int m = 0; m < rows; m++)
+        for (int m = 0; m < rows; m++) {
+            const Rounded *with = x + m * blocks;
+            float scale = 0, low = 0, total = 0;
             for (int half = 0; half < 2; half++) {
-                float scale, low;
                 int sum = 0;
-                for (int c = 0; c < 16; c++)
-                    sum += number_of(kind, block, r, 16 * half + c, &scale, &low) * x[m * stride].numbers[16 * half + c];
-                sums[m][to + r] += scale * x[m * stride].scale * sum - low * x[m * stride].halves[half];
+                for (int c = 16 * half; c < 16 * half + 16; c++) sum += number_of(kind, block, r, c, &scale, &low) * with->numbers[c];
+                total += scale * with->scale * sum;
             }
+            sums[m * stride + r] += total - low * with->sum;
+        }
 }
 
 #ifdef PACKED_AVX2
@@ -114,8 +136,14 @@ static void plain_block(int kind, const void *block, const Rounded *x, size_t st
 #define DOT(sum, w, x) _mm256_dpbusd_avx_epi32(sum, w, x)
 #endif
 
-static INLINE __m256 halves(const uint16_t *from) { return _mm256_cvtph_ps(_mm_loadu_si128((const void *)from)); }
-static INLINE __m256i quad_of(const int8_t *x, int quad) { return _mm256_set1_epi32(((const int32_t *)x)[quad]); }
+static INLINE __m256 halves(const void *from) { return _mm256_cvtph_ps(_mm_loadu_si128(from)); }
+
+/* 4 bytes, repeated */
+static INLINE __m256i repeated(const void *from) {
+    int32_t four;
+    memcpy(&four, from, 4);
+    return _mm256_set1_epi32(four);
+}
 
 /* The numbers of 4 columns; low halves of bytes for quads 0 to 3. Kind and quad are constants where this is inlined. */
 static INLINE __m256i load_quad(int kind, const void *block, int quad) {
@@ -144,88 +172,130 @@ static INLINE __m256i load_quad(int kind, const void *block, int quad) {
 /* The compiler would else add up later, which takes more registers than there are: it was a third slower. */
 #define NOW(vector) __asm__("" : "+x"(vector))
 
-/* As `plain_block`, for a pair of blocks and up to 4 rows: 4 activations, repeated, meet 16 outputs. Sums
-   of products fit into 16 bits for 8 quads of 4 bits (8 * 2 * 15 * 127), 4 of 5, 2 of 6 and 1 of 8. Kind and rows are constants
-   where this is inlined. */
-static INLINE void add_blocks(int kind, const char *pair, const Rounded *x, size_t stride, int rows, __m256 (*acc)[4]) {
-    const int fit = kind == W4 ? 8 : kind == W5 ? 4 : kind == W6 ? 2 : 1, group = kind == W6 ? 4 : 8; /* with one scale */
+/* A pair of blocks, unpacked. scales: as all blocks begin; of W4 and W5 scale and low, of W6 both scales */
+typedef struct {
+    uint8_t numbers[QUADS][2][32];
+    float scales[2][2][BLOCK_ROWS];
+} Wide;
+
+static INLINE void widen(int kind, const char *pairs, int count, Wide *to) {
+    for (; count--; to++, pairs += 2 * block_bytes(kind))
+        EACH_GROUP {
+            const char *block = pairs + g * block_bytes(kind);
+#pragma GCC unroll 8
+            for (int quad = 0; quad < QUADS; quad++)
+                _mm256_storeu_si256((__m256i *)to->numbers[quad][g], load_quad(kind, block, quad));
+            for (int i = 0; i < 2; i++) _mm256_storeu_ps(to->scales[i][g], halves(block + 16 * i));
+        }
+}
+
+static INLINE __m256 load_scale(int kind, int is_wide, const void *pair, int g, int index) {
+    if (is_wide) return _mm256_loadu_ps(((const Wide *)pair)->scales[index][g]);
+    return halves((const char *)pair + g * block_bytes(kind) + 16 * index);
+}
+
+/* As `plain_block`, for a pair of blocks and up to 4 rows: 4 activations, repeated, meet 16 outputs. Sums of products as they are
+   meant fit into 16 bits, whatever they were on the way: 8 quads of 4 bits (8 * 2 * 15 * 127) or of 5 with a sign
+   (8 * 2 * 16 * 127), 4 of 6 (4 * 2 * 32 * 127), but of 8 bits only one. Kind, is_wide and rows are constants where this is
+   inlined. */
+static INLINE void add_blocks(int kind, int is_wide, const char *pair, const Rounded *x, size_t blocks, int rows, __m256 (*acc)[4]) {
+    const int group = kind == W6 ? 4 : 8, has_start = kind == W5 || kind == W6; /* group: with one scale */
+    const __m256i ones = _mm256_set1_epi16(1);
 #pragma GCC unroll 2
     for (int first = 0; first < QUADS; first += group) {
-        __m256i whole[2][4], part[2][4], w[2], size[2];
-        EACH_GROUP EACH_ROW whole[g][m] = _mm256_setzero_si256();
+        __m256i sums[2][4], w[2], size[2];
+        EACH_ROW {
+            __m256i start = has_start ? _mm256_add_epi16(repeated(x[m * blocks].starts[first / 4]), repeated(x[m * blocks].starts[kind == W5 ? 1 : first / 4])) : _mm256_setzero_si256();
+#ifdef DOT
+            start = _mm256_madd_epi16(start, ones);
+#endif
+            EACH_GROUP sums[g][m] = start;
+        }
 #pragma GCC unroll 8
         for (int quad = first; quad < first + group; quad++) {
             EACH_GROUP {
-                w[g] = load_quad(kind, pair + g * block_bytes(kind), quad), size[g] = kind == W8 ? _mm256_abs_epi8(w[g]) : w[g];
+                w[g] = is_wide ? _mm256_loadu_si256((const __m256i *)((const Wide *)pair)->numbers[quad][g])
+                               : load_quad(kind, pair + g * block_bytes(kind), quad);
+                size[g] = kind == W8 ? _mm256_abs_epi8(w[g]) : w[g];
                 NOW(size[g]);
             }
             EACH_ROW {
-                __m256i four = quad_of(x[m * stride].numbers, quad);
+                __m256i four = repeated(x[m * blocks].numbers + 4 * quad);
                 EACH_GROUP {
                     __m256i signs = kind == W8 ? _mm256_sign_epi8(four, w[g]) : four;
 #ifdef DOT
-                    whole[g][m] = DOT(whole[g][m], size[g], signs);
+                    sums[g][m] = DOT(sums[g][m], size[g], signs);
 #else
                     __m256i product = _mm256_maddubs_epi16(size[g], signs);
-                    part[g][m] = quad % fit ? _mm256_add_epi16(part[g][m], product) : product;
-                    NOW(part[g][m]);
-                    if (quad % fit == fit - 1) {
-                        __m256i wide = _mm256_madd_epi16(part[g][m], _mm256_set1_epi16(1));
-                        whole[g][m] = quad - first < fit ? wide : _mm256_add_epi32(whole[g][m], wide);
-                    }
+                    int is_new = quad == first && !has_start;
+                    if (kind == W8) product = _mm256_madd_epi16(product, ones), sums[g][m] = is_new ? product : _mm256_add_epi32(sums[g][m], product);
+                    else sums[g][m] = is_new ? product : _mm256_add_epi16(sums[g][m], product);
+                    NOW(sums[g][m]);
+                    if (kind != W8 && !is_wide && quad == first + group - 1) sums[g][m] = _mm256_madd_epi16(sums[g][m], ones);
 #endif
                 }
             }
         }
         EACH_GROUP {
-            const Block6 *b6 = (const void *)(pair + g * block_bytes(kind));
-            __m256 scale = halves(b6->scale[kind == W6 ? first / 4 : 0]);
-            EACH_ROW acc[g][m] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(whole[g][m]),
-                                                 _mm256_mul_ps(scale, _mm256_set1_ps(x[m * stride].scale)), acc[g][m]);
-            if (kind == W8) continue;
-            __m256 low = kind == W6 ? _mm256_mul_ps(scale, _mm256_set1_ps(32)) : halves(b6->scale[1]); /* `low` of W4 and W5 */
+            __m256 scale = load_scale(kind, is_wide, pair, g, first / 4);
             EACH_ROW {
-                float sum = kind == W6 ? x[m * stride].halves[first / 4] : x[m * stride].sum;
-                acc[g][m] = _mm256_fnmadd_ps(low, _mm256_set1_ps(sum), acc[g][m]);
+#ifndef DOT
+                if (kind != W8 && is_wide) sums[g][m] = _mm256_madd_epi16(sums[g][m], ones);
+#endif
+                acc[g][m] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[g][m]), _mm256_mul_ps(scale, _mm256_set1_ps(x[m * blocks].scale)), acc[g][m]);
             }
+            if (kind == W6 || kind == W8) continue;
+            __m256 low = load_scale(kind, is_wide, pair, g, 1);
+            EACH_ROW acc[g][m] = _mm256_fnmadd_ps(low, _mm256_set1_ps(x[m * blocks].sum), acc[g][m]);
         }
     }
 }
 
-/* sums [rows][16] = 16 outputs of so many inputs times up to 4 rows of activations. */
-static INLINE void multiply_16(int kind, const char *weights, const Rounded *x, int blocks, int rows, float (*sums)[TOGETHER]) {
-    const size_t bytes = 2 * block_bytes(kind);
+/* sums [rows, stride], 16 of each row, += `count` pairs of blocks times up to 4 rows of activations. */
+static INLINE void multiply_16(int kind, int is_wide, const char *pairs, int count, const Rounded *x, size_t blocks, int rows,
+                               float *sums, size_t stride) {
+    const size_t bytes = is_wide ? sizeof(Wide) : 2 * block_bytes(kind);
     __m256 acc[2][4];
-    EACH_GROUP EACH_ROW acc[g][m] = _mm256_setzero_ps();
-    for (int b = 0; b < blocks; b++, weights += bytes) {
+    EACH_GROUP EACH_ROW acc[g][m] = _mm256_loadu_ps(sums + m * stride + g * BLOCK_ROWS);
+    for (int b = 0; b < count; b++, pairs += bytes) {
         if (rows == 1)
-            for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(weights + AHEAD_BYTES + at);
-        add_blocks(kind, weights, x + b, blocks, rows, acc);
+            for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(pairs + AHEAD_BYTES + at);
+        for (int m = 4; m < 8 && rows == 4; m++) __builtin_prefetch(x + m * blocks + b);
+        add_blocks(kind, is_wide, pairs, x + b, blocks, rows, acc);
     }
-    EACH_GROUP EACH_ROW _mm256_storeu_ps(sums[m] + g * BLOCK_ROWS, acc[g][m]);
+    EACH_GROUP EACH_ROW _mm256_storeu_ps(sums + m * stride + g * BLOCK_ROWS, acc[g][m]);
 }
 #undef EACH_GROUP
 #undef EACH_ROW
+
+/* As `multiply_packed`, for one kind. */
+static INLINE void multiply_kind(int kind, const char *weights, const Rounded *x, size_t blocks, int rows, float *sums, size_t stride) {
+    int m = 0;
+    _Alignas(64) Wide wide[WIDE];
+    for (int first = 0, count; first < (int)blocks && rows >= MANY && (kind == W5 || kind == W6); first += count) {
+        count = (int)blocks - first < WIDE ? (int)blocks - first : WIDE;
+        widen(kind, weights + first * 2 * block_bytes(kind), count, wide);
+        for (m = 0; m + 4 <= rows; m += 4)
+            multiply_16(kind, 1, (const char *)wide, count, x + m * blocks + first, blocks, 4, sums + m * stride, stride);
+    }
+#define ROWS(N) for (; m + N <= rows; m += N) \
+        multiply_16(kind, 0, weights, blocks, x + m * blocks, blocks, N, sums + m * stride, stride)
+    ROWS(4);
+    ROWS(2);
+    ROWS(1);
+#undef ROWS
+}
 #else
-static INLINE void multiply_16(int kind, const char *weights, const Rounded *x, int blocks, int rows, float (*sums)[TOGETHER]) {
-    memset(sums, 0, rows * sizeof *sums);
-    for (int b = 0; b < 2 * blocks; b++)
-        plain_block(kind, weights + b * block_bytes(kind), x + b / 2, blocks, rows, b % 2 * BLOCK_ROWS, sums);
+static void multiply_kind(int kind, const char *weights, const Rounded *x, size_t blocks, int rows, float *sums, size_t stride) {
+    for (size_t b = 0; b < 2 * blocks; b++)
+        plain_block(kind, weights + b * block_bytes(kind), x + b / 2, blocks, rows, sums + b % 2 * BLOCK_ROWS, stride);
 }
 #endif
 
-/* sums [rows][16] = 16 outputs, whose blocks are `weights`, times rows of activations [rows, blocks]. */
-static void multiply_packed(int kind, const char *weights, const Rounded *x, int blocks, int rows, float (*sums)[TOGETHER]) {
-#define MULTIPLY(KIND) \
-    if (kind == KIND) { \
-        int m = 0; \
-        for (; m + 4 <= rows; m += 4) multiply_16(KIND, weights, x + (size_t)m * blocks, blocks, 4, sums + m); \
-        for (; m + 2 <= rows; m += 2) multiply_16(KIND, weights, x + (size_t)m * blocks, blocks, 2, sums + m); \
-        for (; m < rows; m++) multiply_16(KIND, weights, x + (size_t)m * blocks, blocks, 1, sums + m); \
-    }
-    MULTIPLY(W4)
-    MULTIPLY(W5)
-    MULTIPLY(W6)
-    MULTIPLY(W8)
-#undef MULTIPLY
+/* sums [rows, stride], 16 of each row, += 16 outputs, whose blocks are `weights`, times rows of activations [rows, blocks]. */
+static void multiply_packed(int kind, const char *weights, const Rounded *x, size_t blocks, int rows, float *sums, size_t stride) {
+    if (kind == W4) multiply_kind(W4, weights, x, blocks, rows, sums, stride);
+    if (kind == W5) multiply_kind(W5, weights, x, blocks, rows, sums, stride);
+    if (kind == W6) multiply_kind(W6, weights, x, blocks, rows, sums, stride);
+    if (kind == W8) multiply_kind(W8, weights, x, blocks, rows, sums, stride);
 }

@@ -36,8 +36,8 @@ static size_t row_bytes(int type, long columns) {
     return columns / (type >= Q4_K && type <= Q6_K ? 256 : COLUMNS) * file_bytes(type);
 }
 
-/* 32 weights of a row: weight i is scale[i / 16] * numbers[i] - low. Numbers of Q6_K are 32 more than those meant; those of
-   Q8_0 have a sign. */
+/* 32 weights of a row: weight i is scale[i / 16] * numbers[i] - low. Numbers of Q6_K are 32 more than those meant, those of 5 bits
+   16; those of Q8_0 have a sign. */
 typedef struct {
     uint8_t numbers[COLUMNS];
     float scale[2], low;
@@ -74,7 +74,7 @@ __attribute__((optimize("O3"))) static Unpacked unpack(int type, const uint8_t *
         const uint8_t *q = at + 4;
         int six = sub < 4 ? q[sub] & 63 : (q[sub + 4] & 15) | q[sub - 4] >> 6 << 4;
         int low = sub < 4 ? q[sub + 4] & 63 : q[sub + 4] >> 4 | q[sub] >> 6 << 4;
-        u.scale[0] = u.scale[1] = scale * six, u.low = half_at(at + 2) * low;
+        u.scale[0] = u.scale[1] = scale * six, u.low = half_at(at + 2) * low - (type == Q5_K ? 16 * u.scale[0] : 0);
         nibbles = at + (type == Q5_K ? 48 : 16) + sub / 2 * 32;
         for (int i = 0; i < COLUMNS; i++) {
             u.numbers[i] = nibbles[i] >> 4 * (sub % 2) & 15;
@@ -83,7 +83,7 @@ __attribute__((optimize("O3"))) static Unpacked unpack(int type, const uint8_t *
         return u;
     }
     int has_low = type == Q4_1 || type == Q5_1, is_5 = type == Q5_0 || type == Q5_1;
-    u.low = has_low ? -half_at(at + 2) : scale * (is_5 ? 16 : 8);
+    u.low = (has_low ? -half_at(at + 2) : scale * (is_5 ? 16 : 8)) - scale * (is_5 ? 16 : 0);
     high = at + (has_low ? 4 : 2), nibbles = high + (is_5 ? 4 : 0);
     for (int i = 0; i < 16; i++) u.numbers[i] = nibbles[i] & 15, u.numbers[i + 16] = nibbles[i] >> 4;
     uint32_t bits = 0;
@@ -154,8 +154,9 @@ void warmdesk_unpack_row(int type, const uint8_t *row, long columns, float *to) 
     }
     for (long b = 0; b < columns / COLUMNS && packed_kind(type); b++) {
         Unpacked u = unpack(type, row, b);
+        int more = packed_kind(type) == W6 ? 32 : packed_kind(type) == W5 ? 16 : 0;
         for (int i = 0; i < COLUMNS; i++)
-            *to++ = u.scale[i / 16] * (type == Q6_K ? u.numbers[i] - 32 : type == Q8_0 ? (int8_t)u.numbers[i] : u.numbers[i]) - u.low;
+            *to++ = u.scale[i / 16] * (type == Q8_0 ? (int8_t)u.numbers[i] : u.numbers[i] - more) - u.low;
     }
 }
 
@@ -182,15 +183,13 @@ void warmdesk_multiply(int type, const char *weights, long outputs, const float 
                        float *to) {
     int kind = packed_kind(type), blocks = columns / COLUMNS;
     Rounded *rounded = malloc(sizeof(Rounded) * rows * blocks);
-    float(*sums)[TOGETHER] = malloc(sizeof *sums * rows);
     for (long i = 0; i < rows * blocks; i++) round_block(x + i * COLUMNS, rounded + i);
+    memset(to, 0, sizeof *to * rows * outputs);
     for (long first = 0; first < outputs; first += TOGETHER) {
         const char *at = weights + first / BLOCK_ROWS * blocks * block_bytes(kind);
-        memset(sums, 0, sizeof *sums * rows);
         for (int b = 0; b < 2 * blocks && is_plain; b++)
-            plain_block(kind, at + b * block_bytes(kind), rounded + b / 2, blocks, rows, b % 2 * BLOCK_ROWS, sums);
-        if (!is_plain) multiply_packed(kind, at, rounded, blocks, rows, sums);
-        for (long m = 0; m < rows; m++) memcpy(to + m * outputs + first, sums[m], sizeof *sums);
+            plain_block(kind, at + b * block_bytes(kind), rounded + b / 2, blocks, rows, to + first + b % 2 * BLOCK_ROWS, outputs);
+        if (!is_plain) multiply_packed(kind, at, rounded, blocks, rows, to + first, outputs);
     }
-    free(rounded), free(sums);
+    free(rounded);
 }
