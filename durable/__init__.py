@@ -77,7 +77,10 @@ def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-FLAGS = ["-std=gnu11", "-O2", "-march=native", "-fPIC", "-shared", "-fopenmp"]
+NATIVE = (
+    "-mcpu=native" if platform.machine() in {"aarch64", "arm64"} else "-march=native"
+)  # as compilers for ARM know it
+FLAGS = ["-std=gnu11", "-O2", NATIVE, "-fPIC", "-shared", "-fopenmp"]
 FLAGS += ["-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"]
 COMPILING_S = 120
 COMPILING = ".compiling-"

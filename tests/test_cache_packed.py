@@ -2,6 +2,8 @@
 
 import ctypes
 import json
+import shutil
+import subprocess
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -37,7 +39,8 @@ from cache.model.dequantised import dequantised
 from cache.model.gguf_file import PACKED_KINDS, GGUFFile, GGUFTensor, Values, ends_of, why_not_packed
 from cache.model.language_model import LanguageModel
 from cache.model.packed_model import PackedModel, rotation_of
-from cache.native.decoder import load_library
+from cache.native.decoder import SOURCE, load_library
+from durable import FLAGS, NATIVE
 
 RANDOM = np.random.default_rng(0)
 SCALED = {Numbers.Q6_K: (208, 1), Numbers.Q4_K: (0, 2), Numbers.Q5_K: (0, 2)}
@@ -92,6 +95,20 @@ def test_products_of_packed_weights(kind, rows, library):
     found, plain = (products(library, kind, blocks, x, is_plain) for is_plain in (False, True))
     assert np.linalg.norm(found - expected) < 1e-3 * np.linalg.norm(expected)  # scales are of half precision
     assert np.linalg.norm(found - plain) < 1e-6 * np.linalg.norm(plain)
+
+
+@pytest.mark.parametrize("features", ["+dotprod", ""], ids=["its products", "plain"])
+def test_products_on_arm(features, tmp_path):
+    """In an emulator: right, but nothing is known about their speed."""
+    compiler, emulator = shutil.which("aarch64-linux-gnu-gcc"), shutil.which("qemu-aarch64")
+    if compiler is None or emulator is None:
+        pytest.skip("needs gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user")
+    flags = [flag for flag in FLAGS if flag not in (NATIVE, "-fPIC", "-shared", "-fopenmp")]
+    where = ["-I", str(SOURCE.parent), str(Path(__file__).with_name("packed_products.c"))]
+    program = str(tmp_path / "products")
+    run = partial(subprocess.run, check=True, timeout=120)
+    run([compiler, *flags, f"-march=armv8.2-a{features}", "-static", *where, "-o", program, "-lm"])
+    run([emulator, program])
 
 
 @pytest.mark.parametrize("number", [0, 255])

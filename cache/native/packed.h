@@ -285,6 +285,8 @@ static INLINE void multiply_kind(int kind, const char *weights, const Rounded *x
     ROWS(1);
 #undef ROWS
 }
+#elif defined(__ARM_FEATURE_DOTPROD)
+#include "packed_neon.h"
 #else
 static void multiply_kind(int kind, const char *weights, const Rounded *x, size_t blocks, int rows, float *sums, size_t stride) {
     for (size_t b = 0; b < 2 * blocks; b++)
