@@ -260,6 +260,7 @@ int warmdesk_step(const Model *m, const Step *s) {
     cut(s, most_readers, pass.units, pass.first_unit);
     memset(pass.parts.first_part, 0, (s->rows + 2) * sizeof(int32_t));
     find_parts(s, pass.units, cuts.units, pass.parts);
+    for (int row = 0; row < s->rows; row++) s->key_positions[s->slots[row]] = s->positions[row];
     share((Work){&pass, next_stage, run_task}, threads);
     free(space.memory);
     return pass.is_given_up ? 2 : 0;

@@ -10,9 +10,10 @@ import logging
 from array import array
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -183,6 +184,8 @@ class NativeDecoder:
         self._frequencies, self._factor = weights.frequencies, weights.attention_factor
         self._lanes: int = library.warmdesk_lanes()
         self._local, self._logit_cap, self._is_gelu = weights.local_frequencies, weights.logit_cap, weights.is_gelu
+        self._turned_back = lru_cache(64)(partial(turned_back, weights.frequencies.double()))
+        self._pointers = WeakKeyDictionary[Arena, tuple[Any, Any]]()
         self._has_adapter = False
         self._kept: list[Any] = [weights.embedding]  # what the compiled code points to
         layers = (_Layer * weights.num_layers)(*(self._layer(layer) for layer in weights.layers))
@@ -263,9 +266,9 @@ class NativeDecoder:
     ) -> _Plan:
         """Plan the first of some steps. Slots, positions and angles of later ones follow in memory."""
         tokens = array("i", (token for chunk in chunks for token in chunk.tokens))
-        slots = array("i", (slot + step for step in range(steps) for chunk in chunks for slot in chunk.slots))
+        first_slots = [slot for chunk in chunks for slot in chunk.slots]
+        slots = array("i", (slot + step for step in range(steps) for slot in first_slots))
         positions = torch.tensor([at + step for step in range(steps) for chunk in chunks for at in chunk.positions])
-        arena.positions.index_copy_(0, torch.tensor(slots), positions)
         turned = positions.float().unsqueeze(1) * self._frequencies
         cos, sin = turned.cos() * self._factor, turned.sin() * self._factor
         turned = turned if self._local is None else positions.float().unsqueeze(1) * self._local
@@ -274,11 +277,12 @@ class NativeDecoder:
         readers, hidden, scored_readers, scored_hidden = (array("i") for _ in range(4))
         items = plan_runs(plan_items(chunks), turns, readers, hidden)
         scored_runs = plan_scored(scored, chunks, turns, scored_readers, scored_hidden)
-        angles = -torch.tensor([*turns], dtype=torch.float64).unsqueeze(1) * self._frequencies.double()
-        turn_cos, turn_sin = angles.cos().float(), angles.sin().float()
+        turn_cos, turn_sin = self._turned_back(*turns)
         logits = torch.empty(len(outputs), self._vocabulary)
         wanted = array("i", outputs)
-        keys, values = self._pointers(arena)
+        if (pointers := self._pointers.get(arena)) is None:
+            pointers = self._pointers[arena] = pointers_of(arena.keys), pointers_of(arena.values)
+        keys, values = pointers
         step = _Step(
             rows=len(tokens),
             num_items=len(items),
@@ -351,10 +355,6 @@ class NativeDecoder:
     def _keep(self, tensor: Tensor) -> int:
         self._kept.append(tensor)
         return tensor.data_ptr()
-
-    def _pointers(self, arena: Arena) -> tuple[Any, Any]:
-        kind = _Pointer * len(arena.keys)
-        return kind(*(layer.data_ptr() for layer in arena.keys)), kind(*(layer.data_ptr() for layer in arena.values))
 
 
 def weights_of(hf: Any, rotation: Rotation, weights: PackedWeights) -> DecoderWeights:
@@ -476,6 +476,16 @@ def plan_scored(
 
 def is_bfloat16(tensor: Tensor) -> bool:
     return tensor.dtype == torch.bfloat16 or torch.equal(tensor, tensor.to(torch.bfloat16).to(tensor.dtype))
+
+
+def pointers_of(layers: Sequence[Tensor]) -> Any:
+    return (_Pointer * len(layers))(*(layer.data_ptr() for layer in layers))
+
+
+def turned_back(frequencies: Tensor, *distances: int) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines of rotations back by distances in ids."""
+    angles = -torch.tensor(distances, dtype=torch.float64).unsqueeze(1) * frequencies
+    return angles.cos().float(), angles.sin().float()
 
 
 def address(numbers: "array[int]") -> int:

@@ -46,7 +46,8 @@ typedef struct {
     const int32_t *tokens, *slots, *outputs; /* outputs: rows whose logits are wanted */
     const float *cos, *sin;           /* [rows, rotary / 2] of new queries and keys */
     const float *local_cos, *local_sin;        /* the same for local layers */
-    const int64_t *positions, *key_positions; /* ids of rows, and of slots */
+    const int64_t *positions; /* ids of rows */
+    int64_t *key_positions;   /* and of slots, to which those of the rows are added */
     const float *turn_cos, *turn_sin; /* [turns, rotary / 2] */
     const Item *items;
     const Reader *readers;
