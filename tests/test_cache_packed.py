@@ -39,6 +39,7 @@ from cache.model.dequantised import dequantised
 from cache.model.gguf_file import PACKED_KINDS, GGUFFile, GGUFTensor, Values, ends_of, why_not_packed
 from cache.model.language_model import LanguageModel
 from cache.model.packed_model import PackedModel, rotation_of
+from cache.model.source import open_gguf
 from cache.native.decoder import SOURCE, load_library
 from durable import FLAGS, NATIVE
 
@@ -246,6 +247,14 @@ def write(path: Path, family: str, mixture: str, **values: Any) -> Any:
     writer.write_tensors_to_file()
     writer.close()
     return hf
+
+
+def test_a_file_is_mapped_once_while_it_is_used(tmp_path):
+    write(tmp_path / "m.gguf", "llama", "Q4_1")
+    first = open_gguf(tmp_path / "m.gguf")
+    assert open_gguf(tmp_path / "m.gguf") is first
+    write(tmp_path / "m.gguf", "llama", "BF16")
+    assert open_gguf(tmp_path / "m.gguf") is not first
 
 
 @pytest.mark.parametrize(

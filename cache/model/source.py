@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from cache.errors import ModelError
 from cache.memory.keys import digest, file_digest
@@ -75,7 +76,7 @@ class ModelSource:
             return None
         file = Path(self.place, self.gguf)
         try:
-            return byte_level_tokenizer(GGUFFile(file).metadata)
+            return byte_level_tokenizer(mapped_gguf(file).metadata)
         except ValueError as error:
             raise ModelError(f"model file {str(file)!r} cannot be loaded: {error}") from error
 
@@ -132,9 +133,24 @@ def load_positions(name: str | None, *, converted: Path) -> int:
     return usable_positions(source.load(quiet_transformers().AutoConfig))
 
 
+_mapped = WeakValueDictionary[tuple[int, ...], GGUFFile]()
+
+
+def mapped_gguf(path: Path) -> GGUFFile:
+    """Map a GGUF file, unless it is mapped already: reading a vocabulary takes half a second. Raises ModelError."""
+    try:
+        found = path.stat()
+    except OSError:
+        return GGUFFile(path)  # which says what is wrong
+    key = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+    if (file := _mapped.get(key)) is None:
+        file = _mapped[key] = GGUFFile(path)
+    return file
+
+
 def open_gguf(path: Path) -> GGUFFile:
     """Map a GGUF file. Raises ModelError if it is damaged or cannot run packed."""
-    file = GGUFFile(path)
+    file = mapped_gguf(path)
     if reason := why_not_packed(file):
         raise ModelError(
             f"model file {str(path)!r} cannot run: {reason}. Covered are GGUF files of {', '.join(COVERED)}; "
