@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -185,7 +184,6 @@ class NativeDecoder:
         self._lanes: int = library.warmdesk_lanes()
         self._local, self._logit_cap, self._is_gelu = weights.local_frequencies, weights.logit_cap, weights.is_gelu
         self._turned_back = lru_cache(64)(partial(turned_back, weights.frequencies.double()))
-        self._pointers = WeakKeyDictionary[Arena, tuple[Any, Any]]()
         self._has_adapter = False
         self._kept: list[Any] = [weights.embedding]  # what the compiled code points to
         layers = (_Layer * weights.num_layers)(*(self._layer(layer) for layer in weights.layers))
@@ -280,9 +278,7 @@ class NativeDecoder:
         turn_cos, turn_sin = self._turned_back(*turns)
         logits = torch.empty(len(outputs), self._vocabulary)
         wanted = array("i", outputs)
-        if (pointers := self._pointers.get(arena)) is None:
-            pointers = self._pointers[arena] = pointers_of(arena.keys), pointers_of(arena.values)
-        keys, values = pointers
+        keys, values = pointers_of(arena.keys), pointers_of(arena.values)
         step = _Step(
             rows=len(tokens),
             num_items=len(items),
@@ -474,10 +470,6 @@ def plan_scored(
     return (_ScoredRun * len(found))(*found)
 
 
-def is_bfloat16(tensor: Tensor) -> bool:
-    return tensor.dtype == torch.bfloat16 or torch.equal(tensor, tensor.to(torch.bfloat16).to(tensor.dtype))
-
-
 def pointers_of(layers: Sequence[Tensor]) -> Any:
     return (_Pointer * len(layers))(*(layer.data_ptr() for layer in layers))
 
@@ -498,7 +490,8 @@ def native_decoder_of(
     if rotation is None:
         return None
     reason = why_not_covered(hf)
-    if not reason and not all(is_bfloat16(one) for one in hf.parameters() if one.dim() > 1):
+    matrices = (one for one in hf.parameters() if one.dim() > 1)
+    if not reason and not all(torch.equal(one, one.bfloat16().to(one.dtype)) for one in matrices):
         reason = "weights that are not bfloat16"
     if reason:
         log.info("the model runs in transformers instead of compiled code: %s", reason)
