@@ -77,9 +77,8 @@ def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-NATIVE = (
-    "-mcpu=native" if platform.machine() in {"aarch64", "arm64"} else "-march=native"
-)  # as compilers for ARM know it
+# Compilers for ARM have another option for it.
+NATIVE = "-mcpu=native" if platform.machine() in {"aarch64", "arm64"} else "-march=native"
 FLAGS = ["-std=gnu11", "-O2", NATIVE, "-fPIC", "-shared", "-fopenmp"]
 FLAGS += ["-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"]
 COMPILING_S = 120
