@@ -120,6 +120,16 @@ def test_the_faq_and_its_document_are_in_step_whenever_the_desk_is_killed(tmp_pa
     kill_everywhere(tmp_path, lambda desk: change == "added" or desk._faq_editor.save(PAIR, "ann"), work, check, some)
 
 
+@pytest.mark.parametrize("change", [b"", b"{", None])
+def test_a_damaged_file_of_the_faq_is_written_again(tmp_path, change):
+    with small_desk(tmp_path) as desk:
+        desk._faq_editor.save(PAIR, "ann")
+        file, right = desk.settings.faq_file, desk.settings.faq_file.read_bytes()
+        file.write_bytes(right.replace(b"C", b"\xc3") if change is None else change)
+        desk.finish_begun()
+        assert file.read_bytes() == right == document_of(desk._faq.pairs())
+
+
 def test_what_was_taken_in_since_its_removal_failed_stays(tmp_path, monkeypatch):
     with small_desk(tmp_path) as desk:
         desk.upload("plans.md", b"# Plans\n\nThe first ones.\n")

@@ -62,8 +62,8 @@ class DeskDocuments(Parts):
         return FaqEditor(self._faq, self.settings.faq_file, publisher, self.begun)
 
     def finish_begun(self) -> None:
-        """Finish interrupted or failed work in the data folder (`app.storage.data_folder`). Only for the process that
-        holds the folder. A second failure is logged and left for the next start.
+        """Finish interrupted or failed work in the data folder (`app.storage.data_folder`), and restore the FAQ's file.
+        Only for the process that holds the folder. A second failure is logged and left for the next start.
         """
         finishing: dict[Kind, Callable[[], None]] = {
             "forget": lambda: self._forgetting.finish(),
@@ -71,7 +71,7 @@ class DeskDocuments(Parts):
             "faq": lambda: self._faq_editor.finish(),
         }
         for kind, finish in finishing.items():
-            if self.begun.left(kind):
+            if kind == "faq" or self.begun.left(kind):
                 try:
                     finish()
                 except (DeskError, CacheError, RetrievalError, OSError) as error:

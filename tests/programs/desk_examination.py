@@ -4,7 +4,6 @@ Everything must be complete, with all answers, and nothing left over. Out of sco
 (`chaos`), and whether the answers are right.
 """
 
-import json
 import random
 import re
 import shutil
@@ -38,6 +37,7 @@ from app.storage.database import Database, open_database, sqlite_file
 from app.storage.files import REPLACED
 from app.storage.migrate import ENDING
 from app.storage.tables import ConversationRow
+from app.support.faq import document_of
 from app.websites.mirror import MOST_ABSENT
 from cache.model.language_model import LanguageModel
 from evals.answers.questions import LabelledQuestion
@@ -268,8 +268,8 @@ def out_of_step(desk: Service) -> list[str]:
     settings, stored = desk.settings, {one.path: one.content_hash for one in desk.documents()}
     found = [f"not as its document: {path}" for path in uploads_out_of_step(settings.uploads_folder, stored)]
     data = settings.faq_file.read_bytes() if settings.faq_file.exists() else b""
-    written = [json.loads(line)["answer"] for line in data.splitlines()]
-    if sorted(written) != sorted(pair.answer for pair in desk.quality.faq()):
+    pairs = sorted(desk.quality.faq(), key=lambda pair: pair.id)
+    if data != (document_of(pairs) if pairs else b""):
         found.append("the FAQ's document is not as its pairs")
     if data and not stored.get(settings.faq_document, "").startswith(content_hash(data)):
         found.append("the FAQ is not as its document")
