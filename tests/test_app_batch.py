@@ -47,6 +47,8 @@ def test_lines_of_every_kind_are_read(tmp_path):
         ("user", "How long do returns take?"),
         ("assistant", "Thirty days."),
     ]
+    labelled = '{"question": "b", "facts": [["x"]], "history": [{"question": "a", "answer": "Yes."}]}'
+    assert [m.text for m in read_questions(write(tmp_path, labelled))[0].past] == ["a", "Yes."]
 
 
 @pytest.mark.parametrize(

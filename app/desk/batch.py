@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, convert
+from msgspec.structs import astuple
 
 from app.domain.answers import Answer
 from app.domain.callers import LONGEST_PAST, check_length
@@ -51,7 +52,9 @@ NEEDED = 'write {"question": text} on each line, optionally with "id" and "histo
 
 
 def read_questions(file: Path) -> list[BatchQuestion]:
-    """Read JSON lines: `question`, optionally `id` and `history` ([[question, answer], ...]). Raises DeskError."""
+    """Read JSON lines: `question`, optionally `id` and `history` ([[question, answer], ...], or objects
+    with these keys, as in files of labelled questions). Raises DeskError.
+    """
     read = read_json_lines(file, lambda row: convert(row, str | _Line), f"question: {NEEDED}", "bad-question-line")
     questions = [_question(row, number) for number, row in read.items()]
     if not questions:
@@ -59,18 +62,23 @@ def read_questions(file: Path) -> list[BatchQuestion]:
     return questions
 
 
+class _Turn(Struct):
+    question: str
+    answer: str
+
+
 class _Line(Struct):
     question: str
     id: Any = None
-    history: list[tuple[str, str]] | None = None
+    history: list[tuple[str, str] | _Turn] | None = None
 
 
 def _question(read: str | _Line, number: int) -> BatchQuestion:
     row = _Line(question=read) if isinstance(read, str) else read
     past = [
         PastMessage(role=role, text=text)
-        for asked, said in row.history or ()
-        for role, text in (("user", asked), ("assistant", said))
+        for turn in row.history or ()
+        for role, text in zip(("user", "assistant"), astuple(turn) if isinstance(turn, _Turn) else turn, strict=True)
     ]
     return BatchQuestion(id=str(number if row.id is None else row.id), question=row.question, past=tuple(past))
 
