@@ -26,14 +26,20 @@ that were found before they were read. */
 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLLED _Pragma("GCC unroll 16")
-enum { LANES = 8, PANEL = 16, HEAD = 32, ROWS = 6, OF_HEAD = 3 * HEAD / PANEL, MOST_WEIGHT = 1023 };
+#if defined(__AVX512VNNI__) && defined(__AVX512BW__)
+#define VECTORS_OF_512_BITS
+enum { LANES = 16, ROWS = 12 }; /* numbers of a vector; rows whose sums, of two vectors each, stay in registers */
+#else
+enum { LANES = 8, ROWS = 6 };
+#endif
+enum { PANEL = 2 * LANES, HEAD = 32, OF_HEAD = 3 * HEAD / PANEL, MOST_WEIGHT = 1023 };
 enum { BUNDLE = 192, MOST_THREADS = 64, NEAR = 65536 /* numbers that the second cache can hold, beside other things */ };
 
-typedef float floats __attribute__((vector_size(32)));
-typedef int32_t ints __attribute__((vector_size(32)));
+typedef float floats __attribute__((vector_size(4 * LANES)));
+typedef int32_t ints __attribute__((vector_size(4 * LANES)));
 typedef floats some_floats __attribute__((aligned(4), may_alias));
 typedef ints some_ints __attribute__((aligned(4), may_alias));
-typedef int16_t shorts __attribute__((vector_size(16), aligned(2), may_alias));
+typedef int16_t shorts __attribute__((vector_size(2 * LANES), aligned(2), may_alias));
 
 /* weights: [outputs / PANEL, inputs / 2, PANEL, 2]. outputs: a multiple of PANEL */
 typedef struct {
@@ -50,7 +56,9 @@ typedef struct {
 } Layer;
 
 INLINE floats larger(floats a, floats b) {
-#ifdef __AVX2__
+#ifdef VECTORS_OF_512_BITS
+    return (floats)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
     return (floats)_mm256_max_ps((__m256)a, (__m256)b);
 #else
     ints first = a > b;
@@ -58,7 +66,11 @@ INLINE floats larger(floats a, floats b) {
 #endif
 }
 
-INLINE float sum(floats x) { return x[0] + x[1] + x[2] + x[3] + x[4] + x[5] + x[6] + x[7]; }
+INLINE float sum(floats x) {
+    float total = 0;
+    for (int i = 0; i < LANES; i++) total += x[i];
+    return total;
+}
 
 INLINE float most(floats x) {
     float found = x[0];
@@ -98,8 +110,8 @@ INLINE floats gelu(floats x) {
 
 /* Adds the products of two weights with two numbers for each output. */
 INLINE ints add_pairs(ints total, ints weights, const int16_t *numbers) {
-#if defined(__AVX512VNNI__) && defined(__AVX512VL__)
-    return (ints)_mm256_dpwssd_epi32((__m256i)total, (__m256i)weights, _mm256_set1_epi32(*(const int32_t *)numbers));
+#ifdef VECTORS_OF_512_BITS
+    return (ints)_mm512_dpwssd_epi32((__m512i)total, (__m512i)weights, _mm512_set1_epi32(*(const int32_t *)numbers));
 #elif defined(__AVX2__)
     return total + (ints)_mm256_madd_epi16((__m256i)weights, _mm256_set1_epi32(*(const int32_t *)numbers));
 #else
@@ -166,6 +178,7 @@ INLINE void panels(const Linear *l, int first, int end, const int16_t *numbers, 
         multiply(l, panel, numbers + (size_t)row * l->inputs, scales + row, N, use, \
                  out + (size_t)row * stride + (panel - first) * PANEL, stride)
             BLOCK(ROWS);
+            if (ROWS > 6) BLOCK(6);
             BLOCK(3);
             BLOCK(2);
             BLOCK(1);
@@ -237,6 +250,7 @@ static void attention(const float *qkv, int rows, int hidden, float *scratch, fl
     for (; row + N <= rows; row += N) \
         attend(qkv + row * stride, stride, keys, values, rows, padded, N, scores, out + (size_t)row * hidden, hidden)
     BLOCK(ROWS);
+    if (ROWS > 6) BLOCK(6);
     BLOCK(3);
     BLOCK(1);
 #undef BLOCK
@@ -336,6 +350,8 @@ static void *encode_bundles(void *work) {
     }
     return NULL;
 }
+
+const int warmdesk_panel = PANEL;
 
 /* Encodes texts in `threads` threads of low priority. is_urgent: in the caller's own, with others of its priority if there
    is enough to do. Returns 0, or 1 if there is no memory. */

@@ -105,7 +105,7 @@ class BundledTokenizer:
 
 
 SOURCE = Path(__file__).with_name("bert.c")
-PANEL, MOST_WEIGHT = 16, 1023  # as in bert.c, like HEAD
+MOST_WEIGHT = 1023  # as in bert.c, like HEAD
 _TINY = np.finfo(np.float32).tiny
 
 _Pointer, _Int = ctypes.c_void_p, ctypes.c_int32
@@ -144,6 +144,7 @@ class FastEncoder:
 
     def __init__(self, weights: Weights, library: ctypes.CDLL, threads: int) -> None:
         self._run, self._threads, self.hidden = library.warmdesk_encode, threads, weights[WORDS].shape[1]
+        self._panel = ctypes.c_int.in_dll(library, "warmdesk_panel").value
         self._kept: list[npt.NDArray[np.generic]] = []  # what the compiled code points to
         layers = [self._layer(weights, name) for name in layers_of(weights)]
         self._packed = (_LayerC * len(layers))(*layers)
@@ -210,7 +211,7 @@ class FastEncoder:
         scales = np.abs(joined).max(1) / np.float32(MOST_WEIGHT)
         numbers = np.rint(joined / np.maximum(scales, _TINY)[:, np.newaxis]).astype(np.int16)
         return _LinearC(
-            weights=self._keep(numbers.reshape(-1, PANEL, inputs // 2, 2).swapaxes(1, 2)),
+            weights=self._keep(numbers.reshape(-1, self._panel, inputs // 2, 2).swapaxes(1, 2)),
             scales=self._keep(scales),
             bias=self._keep(by_head(biases)),
             inputs=inputs,
