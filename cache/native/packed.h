@@ -15,6 +15,9 @@ version is the oracle of the others, and runs where there are none. */
 #endif
 #if defined(__AVX2__) && defined(__F16C__)
 #define PACKED_AVX2
+#ifdef __AVX512VNNI__
+#define PACKED_AVX512
+#endif
 #endif
 
 enum { BLOCK_ROWS = 8, COLUMNS = 32, QUADS = COLUMNS / 4 }; /* of a block; QUADS: vectors of 4 columns */
@@ -183,8 +186,11 @@ static INLINE void widen(int kind, const char *pairs, int count, Wide *to) {
         EACH_GROUP {
             const char *block = pairs + g * block_bytes(kind);
 #pragma GCC unroll 8
-            for (int quad = 0; quad < QUADS; quad++)
-                _mm256_storeu_si256((__m256i *)to->numbers[quad][g], load_quad(kind, block, quad));
+            for (int quad = 0; quad < QUADS; quad++) {
+                __m256i w = load_quad(kind, block, quad);
+                if (kind == W8) w = _mm256_xor_si256(w, _mm256_set1_epi8(-128)); /* 128 more, so without a sign */
+                _mm256_storeu_si256((__m256i *)to->numbers[quad][g], w);
+            }
             for (int i = 0; i < 2; i++) _mm256_storeu_ps(to->scales[i][g], halves(block + 16 * i));
         }
 }
@@ -268,15 +274,63 @@ static INLINE void multiply_16(int kind, int is_wide, const char *pairs, int cou
 #undef EACH_GROUP
 #undef EACH_ROW
 
+#ifdef PACKED_AVX512
+enum { EVERY_KIND = 1, WIDE_ROWS = 12 }; /* whose sums stay in registers */
+#define EACH_ROW _Pragma("GCC unroll 12") for (int m = 0; m < rows; m++)
+/* As `multiply_16`, for unpacked blocks of any kind: one vector has 4 inputs of 16 outputs. */
+static INLINE void multiply_wide(int kind, const Wide *pair, int count, const Rounded *x, size_t blocks, int rows, float *sums, size_t stride) {
+    const int group = kind == W6 ? 4 : 8; /* with one scale */
+    __m512 acc[WIDE_ROWS];
+    EACH_ROW acc[m] = _mm512_loadu_ps(sums + m * stride);
+    for (; count--; pair++, x++) {
+#pragma GCC unroll 2
+        for (int first = 0; first < QUADS; first += group) {
+            __m512i total[WIDE_ROWS];
+            EACH_ROW {
+                const int16_t *of_half = x[m * blocks].starts[first / 4], *starts = x[m * blocks].starts[0];
+                int start = kind == W6 ? 2 * (of_half[0] + of_half[1]) : starts[0] + starts[1] + starts[2] + starts[3];
+                total[m] = _mm512_set1_epi32(kind == W4 ? 0 : kind == W8 ? 8 * start : start);
+            }
+#pragma GCC unroll 8
+            for (int quad = first; quad < first + group; quad++) {
+                __m512i w = _mm512_loadu_si512(pair->numbers[quad]);
+                EACH_ROW {
+                    int32_t four;
+                    memcpy(&four, x[m * blocks].numbers + 4 * quad, 4);
+                    total[m] = _mm512_dpbusd_epi32(total[m], w, _mm512_set1_epi32(four));
+                }
+            }
+            __m512 scale = _mm512_loadu_ps(pair->scales[first / 4][0]);
+            EACH_ROW acc[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(total[m]), _mm512_mul_ps(scale, _mm512_set1_ps(x[m * blocks].scale)), acc[m]);
+        }
+        if (kind == W6 || kind == W8) continue;
+        __m512 low = _mm512_loadu_ps(pair->scales[1][0]);
+        EACH_ROW acc[m] = _mm512_fnmadd_ps(low, _mm512_set1_ps(x[m * blocks].sum), acc[m]);
+    }
+    EACH_ROW _mm512_storeu_ps(sums + m * stride, acc[m]);
+}
+#undef EACH_ROW
+#else
+enum { EVERY_KIND = 0 };
+#endif
+
 /* As `multiply_packed`, for one kind. */
 static INLINE void multiply_kind(int kind, const char *weights, const Rounded *x, size_t blocks, int rows, float *sums, size_t stride) {
     int m = 0;
     _Alignas(64) Wide wide[WIDE];
-    for (int first = 0, count; first < (int)blocks && rows >= MANY && (kind == W5 || kind == W6); first += count) {
+    for (int first = 0, count; first < (int)blocks && rows >= MANY && (EVERY_KIND || kind == W5 || kind == W6); first += count) {
         count = (int)blocks - first < WIDE ? (int)blocks - first : WIDE;
         widen(kind, weights + first * 2 * block_bytes(kind), count, wide);
-        for (m = 0; m + 4 <= rows; m += 4)
+        m = 0;
+#ifdef PACKED_AVX512
+        for (; m + WIDE_ROWS <= rows; m += WIDE_ROWS)
+            multiply_wide(kind, wide, count, x + m * blocks + first, blocks, WIDE_ROWS, sums + m * stride, stride);
+        for (; m + 4 <= rows; m += 4)
+            multiply_wide(kind, wide, count, x + m * blocks + first, blocks, 4, sums + m * stride, stride);
+#else
+        for (; m + 4 <= rows; m += 4)
             multiply_16(kind, 1, (const char *)wide, count, x + m * blocks + first, blocks, 4, sums + m * stride, stride);
+#endif
     }
 #define ROWS(N) for (; m + N <= rows; m += N) \
         multiply_16(kind, 0, weights, blocks, x + m * blocks, blocks, N, sums + m * stride, stride)
