@@ -25,7 +25,7 @@ from app.storage.document_change import Desks
 from app.storage.faq import SyncedFolderTable
 from app.storage.people import Audit
 from app.storage.statistics import Statistics
-from app.support.faq import FaqEditor, Publisher, write_document
+from app.support.faq import FaqEditor, Publisher, document_of, write_document
 from cache.errors import CacheError
 from cache.memory.disk import TierContents
 from retrieval.errors import RetrievalError
@@ -68,7 +68,7 @@ class DeskDocuments(Parts):
         finishing: dict[Kind, Callable[[], None]] = {
             "forget": lambda: self._forgetting.finish(),
             "upload": lambda: self._uploads.finish(),
-            "faq": lambda: self._faq_editor.finish(),
+            "faq": lambda: self._faq_editor.finish() if self.begun.left("faq") else self._restore_faq_file(),
         }
         for kind, finish in finishing.items():
             if kind == "faq" or self.begun.left(kind):
@@ -76,6 +76,11 @@ class DeskDocuments(Parts):
                     finish()
                 except (DeskError, CacheError, RetrievalError, OSError) as error:
                     log.warning("unfinished work (%s) failed again and will be retried: %s", kind, error)
+
+    def _restore_faq_file(self) -> None:
+        file, pairs = self.settings.faq_file, self._faq.pairs()
+        if file.exists() and file.read_bytes() != document_of(pairs):
+            write_document(file, pairs)
 
     def read_ahead(self, bars: Bars = no_bars, when_read: Callable[[], None] = lambda: None) -> None:
         """Encode missing passages in the background from now on. when_read: called once, when none is missing."""

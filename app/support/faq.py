@@ -138,15 +138,11 @@ class FaqEditor:
             self._publish(progress)
 
     def finish(self) -> None:
-        """Publish the stored pairs if a change was not finished, and write their file again if it is damaged. Raises
-        DeskError, OSError.
-        """
+        """Publish the stored pairs, if a change was not finished. Raises DeskError."""
         with self._changing:
             if self._begun.left("faq"):
                 remove_abandoned(self._file.parent)
                 self._publish(no_progress)
-            elif self._file.exists() and self._file.read_bytes() != document_of(pairs := self._store.pairs()):
-                write_document(self._file, pairs)
 
     def _publish(self, progress: Progress) -> None:
         pairs = self._store.pairs()
