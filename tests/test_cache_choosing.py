@@ -115,6 +115,16 @@ def test_the_likeliest_tokens_are_those_of_a_full_sort(spread, share):
         assert len(set(chosen)) > 1
 
 
+@pytest.mark.parametrize("size", [512, 700])
+def test_a_token_of_the_whole_vocabulary_is_that_of_the_cumulative_distribution(size):
+    logits = torch.randn(1, size, generator=torch.Generator().manual_seed(0)) * 2
+    sums = logits[0].double().softmax(-1).cumsum(-1)
+    numbers = [n / 101 for n in range(101)]
+    draws = [Draw(0, Sampling(temperature=1), (), number) for number in numbers]
+    _, found = find_tokens(logits.expand(len(draws), size), draws, 1)
+    assert found.tolist() == [int((sums <= number).sum()) for number in numbers]
+
+
 def test_nothing_beyond_the_last_token_is_chosen():
     for options in ({}, {"top_k": 3}, {"top_p": 0.9}):
         sampler = Sampler(Sampling(temperature=1, **options))  # type: ignore[arg-type]

@@ -7,7 +7,6 @@ batch have no influence. Given tokens are not chosen.
 Shape letters: N answers, V tokens of the vocabulary, K most likely of them.
 """
 
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,8 @@ FEW_TOKENS = (256, 4096)
 """Numbers of top tokens that usually, and nearly always, contain the sampled share. Sorting a whole vocabulary takes as
 long as a forward pass of a small model, so the top few are tried first.
 """
+
+BLOCK = 256  # tokens
 
 UNSURE = -1  # instead of a token: the choice depends on more of the most likely tokens
 ToHost = Callable[[Tensor], Tensor]  # copies results from the device, and waits until they are complete
@@ -110,10 +111,18 @@ def pick_likeliest(scores: Tensor, draws: Sequence[Draw], most: int) -> Tensor:
 
 
 def sample_all(scores: Tensor, draws: Sequence[Draw], most: int) -> Tensor:
-    """Return an index into each row `[N, V]`, sampled from the whole row."""
+    """Return an index into each row `[N, V]`, sampled from the whole row: first a block of tokens, then one of them,
+    because cumulative sums take much longer than sums.
+    """
     numbers, temperatures = columns([(d.number, d.sampling.temperature) for d in draws], scores.device)
-    sums = (scores.double() / temperatures).softmax(-1).cumsum(-1)
-    return place_in(sums, numbers).squeeze(1)
+    weights = torch.nn.functional.pad(relative(scores, temperatures), (0, -scores.shape[1] % BLOCK))
+    blocks = weights.view(len(weights), -1, BLOCK)
+    sums = blocks.sum(-1, dtype=torch.float64).cumsum(-1)
+    target = numbers * sums[:, -1:]
+    block = place_in(sums, target)
+    before = torch.nn.functional.pad(sums, (1, 0)).gather(1, block)
+    inside = blocks.take_along_dim(block[..., None], 1).squeeze(1).cumsum(-1, dtype=torch.float64)
+    return (block * BLOCK + place_in(inside, target - before)).squeeze(1).clamp(max=scores.shape[1] - 1)
 
 
 def sample_likeliest(scores: Tensor, draws: Sequence[Draw], most: int) -> Tensor:
@@ -125,32 +134,35 @@ def sample_likeliest(scores: Tensor, draws: Sequence[Draw], most: int) -> Tensor
     is_any_open = size in limits  # how many tokens make up a share of all is not known before
     count = max([limit for limit in limits if limit < size] + [min(most, size)] * is_any_open)
     values = [
-        (d.number, d.sampling.temperature, k, d.sampling.top_p, math.log(d.sampling.min_p or math.exp(-700)))
+        (d.number, d.sampling.temperature, k, d.sampling.top_p, d.sampling.min_p)
         for d, k in zip(draws, limits, strict=True)
     ]
-    numbers, temperatures, top_k, top_p, log_min_p = columns(values, scores.device)
+    numbers, temperatures, top_k, top_p, min_p = columns(values, scores.device)
     likely, ids = scores.topk(count)
-    scaled = likely.double() / temperatures
-    scaled = scaled.where(torch.arange(count, device=scores.device) < top_k, -torch.inf)
-    least = scaled[:, :1] + log_min_p
-    scaled = scaled.where(scaled >= least, -torch.inf)
-    mass = scaled.logsumexp(-1, keepdim=True)
+    weights = relative(likely.double(), temperatures)
+    weights = weights * (torch.arange(count, device=scores.device) < top_k) * (weights >= min_p)
+    mass = weights.sum(-1, keepdim=True)
     if is_any_open:
-        whole = scores.double() / temperatures
-        mass = mass.where(top_k < size, whole.where(whole >= least, -torch.inf).logsumexp(-1, keepdim=True))
-    probabilities = (scaled - mass).exp()
+        whole = relative(scores, temperatures)
+        mass = mass.where(top_k < size, (whole * (whole >= min_p)).sum(-1, keepdim=True, dtype=torch.float64))
+    probabilities = weights / mass
     before = probabilities.cumsum(-1) - probabilities
     sums = (probabilities * (before < top_p)).cumsum(-1)
-    index = ids.gather(1, place_in(sums, numbers))
+    index = ids.gather(1, place_in(sums, numbers * sums[:, -1:]))
     if is_any_open and count < size:
-        is_sure = (top_k < size) | (before[:, -1:] >= top_p) | scaled[:, -1:].isneginf()
+        is_sure = (top_k < size) | (before[:, -1:] >= top_p) | (weights[:, -1:] == 0)
         index = index.where(is_sure, UNSURE)
     return index.squeeze(1)
 
 
-def place_in(sums: Tensor, numbers: Tensor) -> Tensor:
-    """Return the index `[N, 1]` of each number `[N, 1]`, from 0 to below 1, in cumulative weights `[N, K]`."""
-    return (sums <= numbers * sums[:, -1:]).sum(-1, keepdim=True).clamp(max=sums.shape[1] - 1)
+def relative(scores: Tensor, temperatures: Tensor) -> Tensor:
+    """Return probabilities as shares of the highest of each row `[N, V]`, in the data type of the scores."""
+    return ((scores - scores.amax(-1, keepdim=True)) / temperatures.to(scores.dtype)).exp()
+
+
+def place_in(sums: Tensor, targets: Tensor) -> Tensor:
+    """Return the index `[N, 1]` of each target `[N, 1]` in cumulative weights `[N, K]`."""
+    return (sums <= targets).sum(-1, keepdim=True).clamp(max=sums.shape[1] - 1)
 
 
 def columns(values: Sequence[tuple[float, ...]], device: torch.device) -> tuple[Tensor, ...]:
