@@ -144,7 +144,9 @@ def policy_of(settings: Settings, calibration: Calibration | None) -> Policy:
 def answer_mode_of(settings: Settings, calibration: Calibration | None) -> AnswerMode:
     if settings.answer_mode != "auto":
         return settings.answer_mode
-    return "checked" if calibration is None else calibration.answer_mode
+    if calibration is None:
+        return "quote" if settings.model_server is None else "checked"
+    return calibration.answer_mode
 
 
 def read_calibration(file: Path) -> Calibration | None:

@@ -108,7 +108,7 @@ def embedding_model(settings: Settings) -> str:
 
 
 def calibration(settings: Settings) -> str:
-    from app.desk.calibration import FILE, find_calibration, setup_of
+    from app.desk.calibration import FILE, answer_mode_of, find_calibration, policy_of, setup_of
 
     if settings.model_server is not None:
         return "not possible: the model is remote and exact"
@@ -118,7 +118,8 @@ def calibration(settings: Settings) -> str:
         return f"{found.line()}{'; measured without this rounding: warmdesk calibrate' if is_other else ''}"
     if (settings.data_dir / FILE).is_file():
         raise DeskError("made for another model, adapter or system text: run `warmdesk calibrate`", code="calibration")
-    return "none yet, policy fast: warmdesk calibrate"
+    used = f"policy {policy_of(settings, None)}, answer mode {answer_mode_of(settings, None)}"
+    return f"none yet, {used}: warmdesk calibrate"
 
 
 def statement_ranker(settings: Settings) -> str:

@@ -54,8 +54,8 @@ class AnswerSettings(SettingGroup):
 
     answer_mode: Literal["auto"] | AnswerMode = "auto"
     """free: the model's own words, unchanged. checked: sentences that the passages do not support are replaced by
-    quotations. quote: only quotations from the passages. auto: the result of `warmdesk calibrate`, or checked if there
-    is no result yet."""
+    quotations. quote: only quotations from the passages. auto: the result of `warmdesk calibrate`. If there is none
+    yet, a remote model gets checked and a local one quote."""
     policy: Literal["auto"] | Policy = "auto"
     """How encoded passages are linked to each other: fast, balanced or exact (docs/evidence.md). auto: the result of
     `warmdesk calibrate` for the model, or fast if there is no result yet."""
