@@ -341,6 +341,14 @@ def test_words_of_the_question_are_no_addition_and_no_answer():
     assert checker.check("[2] How long does my refund take at that time?").shown == REFUND
 
 
+def test_a_confirmed_question_becomes_the_statement():
+    """A model of 1.5 B parameters said so of four questions, each time wrongly."""
+    sources = (Source("A card can only be associated with one account."),)
+    checker = AnswerChecker("Can one card be used on both my accounts?", sources)
+    assert checker.check("[1] Yes, one card can be used on both your accounts.").shown == sources[0].text
+    assert checker.check("[1] No, a card can be associated with one account only.").problem is None
+
+
 @pytest.mark.parametrize(
     ("wrong", "quotation"),
     [

@@ -163,6 +163,7 @@ ENOUGH = 0.6  # share of a sentence's words that its statement must have
 NEW = 2  # this many words that neither statement nor question has are an addition, such as "in any condition"
 ALIKE = 0.5  # share of a clause's words from which on a clause of the statement has the same topic
 NOT_SAID = "the statement does not say this"
+ONLY_ASKED = "the sentence only repeats the question"
 DENIED, NOT_DENIED = "the statement denies this", "the statement does not deny this"
 
 
@@ -238,6 +239,8 @@ class AnswerChecker:
         new = [word for word in said.words - cited.words - self._asked if not word.startswith("#")]
         if share < ENOUGH or len(new) >= NEW or text.endswith(("?", "？")):
             return NOT_SAID
+        if said.words <= self._asked:  # small models confirm what they are asked
+            return ONLY_ASKED
         found = (fact_problem(fact, said, cited) for fact in said.facts)
         return next(filter(None, found), None) or opposite_problem(text, said, cited.said)
 
