@@ -104,11 +104,6 @@ class Running:
     keeps_rows: bool = True
 
     @property
-    def can_pause(self) -> bool:
-        """Return whether the request can be preempted and resumed. Not with logits to return, which need one pass."""
-        return not self.is_read
-
-    @property
     def num_outputs(self) -> int:
         return max(1, len(self.admitted.request.teacher_forced))
 
