@@ -69,11 +69,8 @@ def without_model(asked: AskedQuestion) -> tuple[Answer, AnswerDetails]:
         conversation_id=asked.conversation_id,
         message_id=new_id(),
         citations=tuple(one for _, one in cited),
-        usage=AnswerUsage(prompt_tokens=0, completion_tokens=0, computed=0, session=0, prefix=0, module=0),
-        modules=(),
-        timings=AnswerTimings(retrieve=retrieve, load=0.0, prefill=0.0, ttft=total, total=total),
+        timings=AnswerTimings(retrieve=retrieve, ttft=total, total=total),
         policy=asked.policy,
-        exact=True,
         quoted=bool(cited),  # its text is deleted with the document
         lookup=asked.lookup,
     )

@@ -29,7 +29,6 @@ from app.domain.answers import (
     Embedded,
     Handoff,
     HandoffReason,
-    LookUpTurn,
     ModelNames,
     Overview,
     PlainOptions,
@@ -52,7 +51,6 @@ from app.privacy import redact
 from app.replies.replies import contact_links
 from app.storage.archive import Backup, BackupOptions, back_up_folder
 from app.storage.conversation_care import ConversationCare, Erased, Transcripts
-from app.storage.history import AnswerDetails
 from app.storage.lookups import LookUpStore
 from app.storage.statistics import Statistics
 from app.support.faq import Grouping, Quality
@@ -94,7 +92,7 @@ class Service(DeskDocuments):
         ).missing
         self._listeners: list[Callable[[Served], None]] = []
         self.offered: Mapping[str, str] = {}  # example questions, and the end of the path of the document that answers
-        history.listen(self._recorded)
+        history.listen(lambda one, more: self._report(Served(one.outcome, one.usage, one.timings, more.queue_ms)))
 
     def __enter__(self) -> "Service":
         return self
@@ -224,11 +222,6 @@ class Service(DeskDocuments):
         if heard is not None:
             self.lookups.save(stream.conversation_id, heard)
         return stream
-
-    def would_look_up(self, message: str, owner: str) -> LookUpTurn | None:
-        """Return the look-up that a first message would start or offer. Nothing is stored."""
-        heard = self.lookups.hear(message, Asking(owner=owner, conversation_id=None))
-        return None if heard is None else heard.turn
 
     def hand_off(self, reason: HandoffReason, *, conversation_id: str | None = None, **asked: Any) -> Handoff:
         """See `HandingOff.hand_off`. The agent gets the values of an open look-up."""
@@ -384,11 +377,6 @@ class Service(DeskDocuments):
     def listen(self, listener: Callable[[Served], None]) -> None:
         """Call `listener` with every answer from now on; it must be quick and may be called from any thread."""
         self._listeners.append(listener)
-
-    def _recorded(self, answer: Answer, details: AnswerDetails) -> None:
-        self._report(
-            Served(outcome=answer.outcome, usage=answer.usage, timings=answer.timings, queue_ms=details.queue_ms)
-        )
 
     def _report(self, served: Served) -> None:
         for listener in self._listeners:

@@ -136,12 +136,12 @@ class AnswerUsage:
     has the tokens that its server reports as cached; unreported tokens are in no source.
     """
 
-    prompt_tokens: int
-    completion_tokens: int
-    computed: int
-    session: int
-    prefix: int
-    module: int
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    computed: int = 0
+    session: int = 0
+    prefix: int = 0
+    module: int = 0
 
     @property
     def cached_tokens(self) -> int:
@@ -156,11 +156,11 @@ class AnswerUsage:
 class AnswerTimings:
     """Milliseconds of each stage; ttft and total count from the question's arrival, search included."""
 
-    retrieve: float
-    load: float
-    prefill: float
-    ttft: float
-    total: float
+    retrieve: float = 0.0
+    load: float = 0.0
+    prefill: float = 0.0
+    ttft: float = 0.0
+    total: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,12 +196,12 @@ class Answer:
     outcome: Outcome
     conversation_id: str
     message_id: str
-    citations: tuple[Citation, ...]
-    usage: AnswerUsage
-    modules: tuple[UsedModule, ...]
-    timings: AnswerTimings
-    policy: str
-    exact: bool
+    citations: tuple[Citation, ...] = ()
+    usage: AnswerUsage = AnswerUsage()
+    modules: tuple[UsedModule, ...] = ()
+    timings: AnswerTimings = AnswerTimings()
+    policy: str = "exact"
+    exact: bool = True
     grounding: float | None = None
     quoted: bool = False
     notice: str | None = None

@@ -233,10 +233,6 @@ class SyncResult:
     def is_ok(self) -> bool:
         return not self.problem
 
-    @property
-    def num_changes(self) -> int:
-        return self.added + self.changed + self.removed
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncedFolder:

@@ -7,7 +7,7 @@ from datetime import datetime
 from app.domain.answers import AnswerTimings, AnswerUsage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Served:
     """A finished answer. outcome: Warmdesk's (`app.domain.answers.Outcome`), or "plain" for the language model alone.
     queue_ms: time in the engine's queue.

@@ -250,7 +250,7 @@ class Synchronising:
             log.exception("%s could not be synchronised", folder)
             result = SyncResult(code="internal", problem=FAILED)
         self._folders.record(folder, result, datetime.now(UTC))
-        if result.num_changes:
+        if result.added or result.changed or result.removed:
             numbers = f"+{result.added} ~{result.changed} -{result.removed}"
             self._record(who, "sync", f"{folder} {numbers}")
         return result

@@ -18,7 +18,7 @@ from weakref import finalize
 import numpy as np
 import numpy.typing as npt
 
-from app.domain.answers import BETWEEN, Answer, AnswerTimings, AnswerUsage, LookUpTurn, Said
+from app.domain.answers import BETWEEN, Answer, AnswerTimings, LookUpTurn, Said
 from app.domain.callers import is_customer
 from app.domain.errors import DeskError
 from app.domain.settings import Settings
@@ -36,7 +36,6 @@ AT_AN_ADDRESS = 5  # an address has this many times a visitor's limits, because 
 HANDED = "handed"
 _KEPT_FOR_AGENTS = timedelta(days=7)
 _CUTS = 3
-_NO_USAGE = AnswerUsage(prompt_tokens=0, completion_tokens=0, computed=0, session=0, prefix=0, module=0)
 log = logging.getLogger(__name__)
 
 
@@ -293,12 +292,7 @@ class LookUpAnswer:
             outcome="lookup",
             conversation_id=self.conversation_id,
             message_id=new_id(),
-            citations=(),
-            usage=_NO_USAGE,
-            modules=(),
-            timings=AnswerTimings(retrieve=0.0, load=0.0, prefill=0.0, ttft=total, total=total),
-            policy="exact",
-            exact=True,
+            timings=AnswerTimings(ttft=total, total=total),
             lookup=turn,
         )
         self._history.record_answer(answer, AnswerDetails(question_id=self._question_id, finish_reason="stop"))

@@ -57,7 +57,7 @@ def set_up(engine: Engine, *, is_reader: bool) -> None:
     if is_reader:
         event.listen(engine, "do_connect", _create_nothing)
     else:
-        event.listen(engine, "connect", _use_log)
+        event.listen(engine, "connect", lambda raw, _: raw.execute("PRAGMA journal_mode = WAL").close())
     event.listen(engine, "connect", _set_up_connection)
     event.listen(engine, "begin", _begin)
 
@@ -89,10 +89,6 @@ def problem_of(error: DBAPIError) -> Problem | None:
 def _create_nothing(dialect: Dialect, entry: ConnectionPoolEntry, given: list[Any], named: dict[str, Any]) -> None:
     if not named.get("uri"):
         given[0], named["uri"] = f"{Path(given[0]).absolute().as_uri()}?mode=rw", True
-
-
-def _use_log(raw: sqlite3.Connection, entry: ConnectionPoolEntry) -> None:
-    raw.execute("PRAGMA journal_mode = WAL").close()
 
 
 def _set_up_connection(raw: object, entry: ConnectionPoolEntry) -> None:

@@ -29,11 +29,6 @@ LOOK_S = 2.0
 log = logging.getLogger(__name__)
 
 
-def check_signed(settings: Settings) -> None:
-    if settings.handoff_webhook is not None and settings.handoff_webhook_secret is None:
-        raise DeskError("handoff_webhook needs handoff_webhook_secret for signing: set both", code="webhook-unsigned")
-
-
 def signature(secret: str, sent: int, body: bytes) -> str:
     """Return the header: `t=` the time of sending in seconds, `v1=` HMAC-SHA256 over that time, a dot and the body."""
     signed = f"{sent}.".encode() + body
@@ -67,7 +62,9 @@ class WebhookSender:
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         """transport: an HTTP transport, for tests. Raises DeskError if the secret is missing."""
-        check_signed(settings)
+        if settings.handoff_webhook is not None and settings.handoff_webhook_secret is None:
+            message = "handoff_webhook needs handoff_webhook_secret for signing: set both"
+            raise DeskError(message, code="webhook-unsigned")
         self._deliveries, self._settings, self._now = Deliveries(database), settings, now
         # A redirect would take a customer's address to another host: it counts as a failure.
         self._client = httpx.Client(timeout=TIMEOUT_S, follow_redirects=False, transport=transport)

@@ -283,18 +283,14 @@ def add_sync_routes(app: FastAPI, desk: Service) -> None:
             lambda progress: read(request, folder, progress, accepts_losses=accepts_losses), words_for(request)
         )
 
-    @app.post(FOLDERS + "/stop")
-    def stop(request: Request, folder: Annotated[Line, Body(embed=True)]) -> Response:
-        def work(progress: Progress) -> dict[str, Any]:
-            desk.synced.stop(folder, who=caller_of(request).who)
-            return {"folder": folder}
+    def accept(path: str, end: Callable[..., None]) -> None:
+        @app.post(FOLDERS + path)
+        def ended(request: Request, folder: Annotated[Line, Body(embed=True)]) -> Response:
+            def work(progress: Progress) -> dict[str, Any]:
+                end(folder, who=caller_of(request).who)
+                return {"folder": folder}
 
-        return events(work, words_for(request))
+            return events(work, words_for(request))
 
-    @app.post(FOLDERS + "/remove")
-    def remove(request: Request, folder: Annotated[Line, Body(embed=True)]) -> Response:
-        def work(progress: Progress) -> dict[str, Any]:
-            desk.synced.remove(folder, who=caller_of(request).who)
-            return {"folder": folder}
-
-        return events(work, words_for(request))
+    accept("/stop", desk.synced.stop)
+    accept("/remove", desk.synced.remove)

@@ -65,10 +65,6 @@ class Site:
             return True
         return origin.partition("://")[2].lower() == request.headers.get("host", "").lower()
 
-    def keeps_to_tls(self, request: Request) -> bool:
-        """Return whether to send HSTS. On loopback it would affect other programs of the machine."""
-        return self.is_secure(request) and host_name(request.headers.get("host", "")) not in LOOPBACK
-
     def is_called(self, host: str) -> bool:
         """Return whether a host name is the public address. A proxy forwards the browser's."""
         return self._origin is not None and host.strip().lower() == self._origin.partition("://")[2]
@@ -158,7 +154,8 @@ class Guard:
         headers = _HEADERS | {"content-security-policy": _CSP.format(nonce=nonce)}
         request = Request(scope, receive)
         self._drop_foreign_names(request)
-        if self._site.keeps_to_tls(request):
+        # On loopback, HSTS would affect other programs of the machine.
+        if self._site.is_secure(request) and host_name(request.headers.get("host", "")) not in LOOPBACK:
             headers["strict-transport-security"] = f"max-age={visitors.LIFETIME_S}"
         if self._widget_origins and scope["path"] == SCRIPT:
             headers["cross-origin-resource-policy"] = "cross-origin"

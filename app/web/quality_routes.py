@@ -122,13 +122,15 @@ def add_quality_routes(app: FastAPI, desk: Service, transcripts: Transcripts, re
 
     @app.get("/admin/search")
     def search(request: Request, question: LongText = "") -> HTMLResponse:
-        found, problem = None, ""
+        found, problem, whole = None, "", ""
         if question.strip():
             try:
                 found = desk.quality.explain(question)
+                # what the customer would read if the model only quotes
+                whole = BETWEEN.join(dict.fromkeys(part for part in (found.says, suggestion(found)) if part))
             except DeskError as error:
                 problem = str(error)
-        return page(request, "search", question=question, found=found, problem=problem, whole=whole_answer)
+        return page(request, "search", question=question, found=found, problem=problem, whole=whole)
 
 
 def _saved(changes: Changes, draft: FaqDraft, id_: int | None, progress: Progress) -> dict[str, Any]:
@@ -156,11 +158,6 @@ _PAIRS = 8  # maximum FAQ pairs that a search shows
 def suggestion(found: SearchExplanation) -> str:
     """Return the answer of the documents or the FAQ, without Warmdesk's own words; "" if there is none."""
     return found.says if found.why == "faq" else BETWEEN.join(one.text for one in found.statements if one.shown)
-
-
-def whole_answer(found: SearchExplanation) -> str:
-    """Return what the customer would read if the model only quotes."""
-    return BETWEEN.join(dict.fromkeys(part for part in (found.says, suggestion(found)) if part))
 
 
 def add_queue_routes(app: FastAPI, desk: Service, transcripts: Transcripts, queue: AgentQueue, audit: Audit) -> None:

@@ -25,25 +25,20 @@ from cache.memory.keys import PUBLIC_TENANT
 from cache.memory.kv_shape import KVShape
 from cache.memory.store import Store
 from cache.model.info import ModelInfo
+from cache.model.language_model import Model
 from cache.prompt.plan import Plan, Segment
 from cache.prompt.tokenizer import ChatTokenizer
 
 NO_KV = KVShape(layers=1, kv_heads=1, head_dim=1, dtype="int8")
 
 
-class CountingModel:
+class CountingModel(Model):
     """A model for the engine that computes nothing."""
 
     def __init__(self, info: ModelInfo, tokenizer: ChatTokenizer) -> None:
         self.info = replace(info, kv=NO_KV, stop_tokens=frozenset())
         self.tokenizer = tokenizer
         self.device = torch.device("cpu")
-
-    def prepare(self, arena: Arena) -> None:
-        """Nothing is computed."""
-
-    def release(self, arena: Arena) -> None:
-        """Nothing is held."""
 
     def forward(
         self,
@@ -55,9 +50,6 @@ class CountingModel:
     ) -> Tensor:
         """Return zeros `[len(outputs), 1]`: token 0 is most likely. Nothing is scored, because any rows will do."""
         return torch.zeros(len(outputs), 1)
-
-    def decode(self, *_: object, **__: object) -> None:
-        """Tokens are chosen one by one."""
 
 
 def count_tokens(requests: Sequence[Request], info: ModelInfo, tokenizer: ChatTokenizer, memory: int) -> list[Usage]:

@@ -72,7 +72,9 @@ class RowLimit:
                 raise
             reason = str(error)
         else:
-            self._note_well(rows)
+            self._num_well += rows >= self.most
+            if self._num_well == PATIENCE:
+                self.most, self._num_well = min(MOST_ROWS, self.most + max(1, self.most // 4)), 0
             return computed
         self.note_shortage(rows, reason)
         if rows == 1:
@@ -89,11 +91,6 @@ class RowLimit:
             torch.cuda.empty_cache()
         self.most, self._num_well = max(1, min(self.most, rows) // 2), 0
         log.warning("device memory ran out in a pass of %d tokens; the next one has %d: %s", rows, self.most, reason)
-
-    def _note_well(self, rows: int) -> None:
-        self._num_well += rows >= self.most
-        if self._num_well == PATIENCE:
-            self.most, self._num_well = min(MOST_ROWS, self.most + max(1, self.most // 4)), 0
 
 
 MODULES, MODULE_ROWS = 8, 256

@@ -121,14 +121,11 @@ class EngineCore:
     def _asked(self) -> list[Waiting | EncodeJob]:
         return [*(running.admitted for running in self._running), *self._waiting, *self._jobs]
 
-    @property
-    def _is_unwanted(self) -> bool:
-        requests = [*(running.admitted for running in self._running), *self._waiting]
-        return bool(requests) and all(one.generation.is_cancelled for one in requests)
-
     def _ends_pass(self) -> bool:
         """Return whether to stop the running pass, because its result is not needed or other work is more urgent."""
-        return self._give_up() or self._is_unwanted or (self.demand.is_set() and not self._needed())
+        requests = [*(running.admitted for running in self._running), *self._waiting]
+        is_unwanted = bool(requests) and all(one.generation.is_cancelled for one in requests)
+        return self._give_up() or is_unwanted or (self.demand.is_set() and not self._needed())
 
     def step(self) -> None:
         """Accept new work, admit what fits, and compute one packed pass for everything that can run."""
@@ -307,7 +304,8 @@ class EngineCore:
                 self._running.remove(needy)
                 needy.finish(self.store, "length")
             return
-        last = max((r for r in self._running if r.can_pause), key=lambda r: r.admitted.submitted)
+        # A request with logits to return needs one pass, and is not preempted.
+        last = max((r for r in self._running if not r.is_read), key=lambda r: r.admitted.submitted)
         self._running.remove(last)
         last.pause(self.store)
         self._paused[last.admitted] = last

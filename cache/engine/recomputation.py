@@ -89,9 +89,13 @@ class RowSelector:
         """Return the plan with the policy's rows computed. scores: float32 `[rows]` for each candidate, if needed."""
         plan, candidates = selection.plan, selection.candidates
         if selection.needs_scores:
-            selected = highest_rows(dict(zip(candidates, scores, strict=True)), selection.budget)
+            spans = zip(candidates, scores, strict=True)
+            scored = [(float(score), i, row) for i, found in spans for row, score in enumerate(found)]
+            selected = [(i, row) for _, i, row in sorted(scored, key=lambda s: -s[0])[: selection.budget]]
         else:
-            selected = random_rows(plan, candidates, selection.budget)
+            every = [(i, row) for i in candidates for row in range(len(plan.spans[i].tokens))]
+            # the same for every plan of the same length
+            selected = random.Random(plan.num_tokens).sample(every, min(selection.budget, len(every)))
         rows = dict(selection.rows)
         for i in candidates:
             rows[i] = tuple(sorted(row for j, row in selected if j == i))
@@ -115,18 +119,6 @@ def _selection_key(session: str, span: Span) -> tuple[str, int, str]:
     """Return a digest of a conversation's span, because the span itself would keep its tokens in memory."""
     assert span.segment is not None
     return session, span.start, segment_key(span.segment, fingerprint="")
-
-
-def random_rows(plan: Plan, indices: Sequence[int], budget: int) -> list[tuple[int, int]]:
-    """Return `(span, row)` of `budget` random rows; the same for every plan of the same length."""
-    rows = [(i, row) for i in indices for row in range(len(plan.spans[i].tokens))]
-    return random.Random(plan.num_tokens).sample(rows, min(budget, len(rows)))
-
-
-def highest_rows(scores: "Mapping[int, Tensor]", budget: int) -> list[tuple[int, int]]:
-    """Return `(span, row)` of the rows with the highest scores over all spans. scores: float32 `[rows]` by span."""
-    scored = [(float(score), i, row) for i, found in scores.items() for row, score in enumerate(found)]
-    return [(i, row) for _, i, row in sorted(scored, key=lambda s: -s[0])[:budget]]
 
 
 def newest(plan: Plan) -> list[int]:

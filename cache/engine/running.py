@@ -104,11 +104,6 @@ class Running:
     keeps_rows: bool = True
 
     @property
-    def can_pause(self) -> bool:
-        """Return whether the request can be preempted and resumed. Not with logits to return, which need one pass."""
-        return not self.is_read
-
-    @property
     def num_outputs(self) -> int:
         return max(1, len(self.admitted.request.teacher_forced))
 
@@ -165,7 +160,7 @@ class Running:
         self.text.update(self.answer, final=reason is not None)
         if self.text.failure is not None:
             raise self.text.failure
-        return "stop" if self.text.stopped else reason
+        return "stop" if self.text.stream.stopped else reason
 
     def finish(self, store: Store, reason: FinishReason) -> None:
         """Release everything, hand the computed rows to the prefix tree, and deliver the completion."""
@@ -177,7 +172,7 @@ class Running:
         self.usage.completion_tokens = len(self.answer)
         completion = Completion(
             text="",  # `AnswerText` adds it
-            tokens=None if self.text.stopped else tuple(self.answer),
+            tokens=None if self.text.stream.stopped else tuple(self.answer),
             finish_reason=reason,
             usage=self.usage,
             modules=self.modules,

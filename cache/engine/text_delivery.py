@@ -71,11 +71,7 @@ class AnswerText:
 
     def __init__(self, stream: TextStream, generation: Generation, delivery: TextDelivery) -> None:
         self.failure: CacheError | None = None
-        self._stream, self._generation, self._delivery = stream, generation, delivery
-
-    @property
-    def stopped(self) -> bool:
-        return self._stream.stopped
+        self.stream, self._generation, self._delivery = stream, generation, delivery
 
     def update(self, answer: Sequence[int], *, final: bool) -> None:
         """Deliver the new text. answer: all tokens so far; the list may grow meanwhile."""
@@ -91,12 +87,12 @@ class AnswerText:
             return
         try:
             self._generation.tokens = tokens  # those that what is delivered was made of, not later ones
-            if piece := self._stream.update(tokens, final=final):
+            if piece := self.stream.update(tokens, final=final):
                 self._generation.deliver(piece)
         except Exception as error:
             self.failure = failure_of("the text of the answer", error)
 
     def _deliver_end(self, end: Completion | CacheError) -> None:
         if isinstance(end, Completion):
-            end = self.failure or replace(end, text=self._stream.text)
+            end = self.failure or replace(end, text=self.stream.text)
         self._generation.deliver(end)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from cache.errors import CapacityError
 from cache.memory.arena import Extent, ExtentAllocator, join_extents, total_length
 from cache.memory.disk import ModuleHeader
-from cache.memory.eviction import EvictionQueue, HalfLife, Marks
+from cache.memory.eviction import EvictionQueue, Marks
 from cache.memory.prefix_tree import PathStep, PrefixNode, PrefixTree
 
 TRIED_RUNS = 8  # runs of neighbours to compare when a module needs memory in one piece
@@ -51,14 +51,11 @@ class DeviceMemory:
         self.evictions: Counter[str] = Counter()
         self.kept: Set[str] = frozenset()
         self._queue = EvictionQueue[Owner](self._is_evictable, cost, self._is_kept)
+        self.half_life = self._queue.half_life
         self.prefixes = PrefixTree(self._queue.add)
         self._by_start: dict[int, CacheEntry] = {}
         self._by_end: dict[int, CacheEntry] = {}
         self._evictable_slots = 0  # of modules
-
-    @property
-    def half_life(self) -> HalfLife:
-        return self._queue.half_life
 
     @property
     def evictable_slots(self) -> int:
@@ -180,7 +177,7 @@ class DeviceMemory:
         last, surplus = self.prefixes.insert(prefix, steps, session)
         self.free(surplus)
         for step in last.path():
-            step.marks = step.marks or self._queue.half_life.begin()
+            step.marks = step.marks or self.half_life.begin()
 
     def drop_prefixes(self, tenant: str) -> bool:
         """Remove everything computed for a tenant except modules. Returns False if requests in flight still need some

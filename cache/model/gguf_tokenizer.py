@@ -7,6 +7,7 @@ scope: other tokenizers, and ways to split text that are not listed here. Transf
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from jinja2 import TemplateError
@@ -96,15 +97,11 @@ class ByteLevelTokenizer:
     def apply_chat_template(self, messages: list[dict[str, str]], *, add_generation_prompt: bool, **_: object) -> str:
         """Render a conversation. Raises TemplateError, and anything that a template may cause."""
         sandbox = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-        sandbox.filters["tojson"] = _to_json
+        sandbox.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
         sandbox.globals |= {"namespace": _Variables, "dict": lambda *pairs, **named: dict(*pairs, **named)}
         sandbox.globals |= {"raise_exception": _refuse, "strftime_now": lambda form: datetime.now().strftime(form)}
         given = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": add_generation_prompt}
         return sandbox.from_string(self.chat_template or "").render(self.named | given)
-
-
-def _to_json(value: object, **options: Any) -> str:
-    return json.dumps(value, **{"ensure_ascii": False, **options})
 
 
 def _refuse(message: str) -> None:

@@ -109,7 +109,7 @@ TRIED_ROWS = 17  # of a first small pass: more than a small block of the kernels
 
 
 class Model(Protocol):
-    """The engine's interface of a model; `LanguageModel` is one."""
+    """The engine's interface of a model; `LanguageModel` is one. By default, nothing is prepared or chosen."""
 
     info: ModelInfo
     tokenizer: ChatTokenizer
@@ -117,9 +117,11 @@ class Model(Protocol):
 
     def prepare(self, arena: Arena) -> None:
         """Prepare fast passes over a pool. Call it before the first pass. It replaces an earlier pool."""
+        return
 
     def release(self, arena: Arena) -> None:
         """Release everything of a prepared pool."""
+        return
 
     def forward(
         self,
@@ -142,6 +144,7 @@ class Model(Protocol):
         each step, the last after a stop token or when is_late returns True; None if the model cannot: call `forward`.
         chunks: one row each, with slots for all steps one after another in memory. Raises MemoryError.
         """
+        return None
 
 
 class LanguageModel:

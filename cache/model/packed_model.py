@@ -37,6 +37,7 @@ from cache.model.gguf_file import (
     tensors_of,
 )
 from cache.model.info import ModelInfo
+from cache.model.language_model import Model
 from cache.native.decoder import DecoderWeights, LayerWeights, Matrix, NativeDecoder
 
 LAYOUT = "packed weights 1"  # part of the fingerprint: activations are rounded too, so KV is its own
@@ -51,7 +52,7 @@ NORMS = {
 }
 
 
-class PackedModel:
+class PackedModel(Model):
     """A `Model` whose whole pass is compiled code, with weights as in a file. library: compiled for bfloat16 KV."""
 
     def __init__(
@@ -82,12 +83,6 @@ class PackedModel:
             stop_tokens=ends_of(file.metadata),
         )
         self.native = NativeDecoder(weights_of(file, values, library, adapter or {}), library)
-
-    def prepare(self, arena: Arena) -> None:
-        """Nothing is prepared."""
-
-    def release(self, arena: Arena) -> None:
-        """Nothing was prepared."""
 
     def forward(
         self,

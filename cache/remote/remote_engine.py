@@ -36,7 +36,7 @@ from cache.model.info import ModelInfo
 from cache.prompt.parts import Text, TextModule
 from cache.prompt.plan import Placement, Plan, Segment, arrange, module_segment
 from cache.remote.chat_server import ChatServer, ServerFacts, headers_of
-from cache.remote.reply import Refusal, Reply, ServerSpec, silence, thinks_aloud, thinks_too_long
+from cache.remote.reply import CLOSE, Refusal, Reply, ServerSpec, silence, thinks_aloud, thinks_too_long
 from cache.remote.text_tokens import STOP, TextTokenizer, messages_of
 from cache.serving.exchange import Told
 
@@ -70,7 +70,7 @@ class ServerAnswer(Generation):
                 async with aclosing(server.events(body, headers_of(self.request, spec))) as events:
                     async for event in events:
                         if piece := self.reply.take(event):
-                            if self.reply.is_thought:
+                            if CLOSE in self.reply.text:  # the start tag was in the prompt
                                 raise CacheError(thinks_aloud(spec))
                             self.first = self.first or time.perf_counter()
                             self.deliver(piece)

@@ -112,11 +112,6 @@ class Reply:
         return self._thinks_apart or self._thoughts.has_any
 
     @property
-    def is_thought(self) -> bool:
-        """Return whether the answer is really a thought: the prompt has its start tag, the answer its end tag."""
-        return CLOSE in self.text
-
-    @property
     def usage(self) -> Usage:
         return usage_of(self._usage, self._timings)
 

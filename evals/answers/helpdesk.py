@@ -29,7 +29,7 @@ from scipy.stats import binom, binomtest
 from app.answering.checking import cite_quotation
 from app.answering.prepare import Decider
 from app.desk.service import Service
-from app.domain.answers import BETWEEN, Answer, AnswerTimings, AnswerUsage, Outcome
+from app.domain.answers import BETWEEN, Answer, Outcome
 from app.domain.errors import DeskError
 from app.domain.setting_types import AnswerMode
 from app.storage.history import AnswerDetails, PastMessage, new_id
@@ -90,12 +90,7 @@ def record_turns(service: Service, history: Sequence[tuple[str, str]]) -> str:
             outcome="answered",
             conversation_id=conversation,
             message_id=new_id(),
-            citations=(),
-            usage=AnswerUsage(prompt_tokens=0, completion_tokens=0, computed=0, session=0, prefix=0, module=0),
-            modules=(),
-            timings=AnswerTimings(retrieve=0.0, load=0.0, prefill=0.0, ttft=0.0, total=0.0),
             policy=service.policy,
-            exact=True,
         )
         service.history.record_answer(answer, AnswerDetails(question_id=question_id, finish_reason="stop"))
     return conversation

@@ -50,10 +50,6 @@ class Message:
     kind: str
     language: str
 
-    @property
-    def is_own_case(self) -> bool:
-        return self.kind in ("wish", "elsewhere")
-
 
 def read(folder: Path) -> tuple[Rows, dict[str, list[LookUp]]]:
     rows, lookups = [], dict[str, list[LookUp]]()
@@ -72,7 +68,7 @@ def read(folder: Path) -> tuple[Rows, dict[str, list[LookUp]]]:
 
 def own_cases(rows: Rows, lookups: dict[str, list[LookUp]]) -> dict[str, tuple[str, bool]]:
     """Return texts with their author and whether they are about the customer's own case."""
-    texts = {row.text: (row.author, row.is_own_case) for row in rows}
+    texts = {row.text: (row.author, row.kind in ("wish", "elsewhere")) for row in rows}
     authors = {row.business: row.author for row in rows if row.kind != "documents"}
     for business, some in lookups.items():
         for one in some:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.desk.service import Service
+from app.lookups.lookups import Asking
 from evals.answers.helpdesk import Figure, share
 
 OWNER = "eval"
@@ -24,9 +25,10 @@ def measure_lookups(service: Service, rows: Sequence[Mapping[str, Any]]) -> dict
 
 
 def _heard(service: Service, message: str) -> dict[str, Any]:
-    turn = service.would_look_up(message, OWNER)
-    if turn is None:
+    heard = service.lookups.hear(message, Asking(owner=OWNER, conversation_id=None))
+    if heard is None:
         return {"heard": [], "state": None}
+    turn = heard.turn
     offered = [one.name for one in service.lookups.all() if set(turn.choices) & set(one.title.values())]
     return {"heard": offered if turn.state == "offered" else [turn.name], "state": turn.state}
 

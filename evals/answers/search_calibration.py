@@ -127,13 +127,12 @@ def judged_cases(
     desk: str,
     count: int,
     report: Callable[[str], None],
-    collections: Sequence[str] = (),
 ) -> Iterator[JudgedCase]:
     """Search for the questions of a help desk, and for its near misses. count: passages that are searched."""
     for number, question in enumerate(questions, start=1):
         if number % 100 == 0 or number == len(questions):
             report(f"{desk}: {number}/{len(questions)} questions")
-        judged = finder.judge(question.question, earlier=question.earlier, count=count, collections=collections)
+        judged = finder.judge(question.question, earlier=question.earlier, count=count)
         case = labelled(question, judged, desk)
         if case is None:
             continue
@@ -142,9 +141,7 @@ def judged_cases(
             holding = {
                 judged.hits[one.passage].id for (_, one), right in zip(case.ranked, case.right, strict=True) if right
             }
-            hidden = finder.judge(
-                question.question, earlier=question.earlier, count=count, collections=collections, without=holding
-            )
+            hidden = finder.judge(question.question, earlier=question.earlier, count=count, without=holding)
             if hidden.statements.ranked:
                 right = (False,) * len(hidden.statements.ranked)
                 yield JudgedCase(desk=desk, judged=hidden, is_answerable=False, right=right)

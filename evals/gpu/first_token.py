@@ -49,7 +49,7 @@ def measure_first_token(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
             session.sizes.repeats,
             session.share,
         )
-        subject.peer.drop_cache()
+        subject.peer.cached = None
         yield line(session, plan, peer, what="the same by transformers, with a cache of documents in the same order")
 
 

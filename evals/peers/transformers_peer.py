@@ -25,7 +25,7 @@ class TransformersPeer:
 
     def __init__(self, hf: Any) -> None:
         self.hf = hf
-        self._cached: tuple[list[int], Any] | None = None
+        self.cached: tuple[list[int], Any] | None = None
 
     @classmethod
     def load(cls, settings: Settings) -> "TransformersPeer":
@@ -35,19 +35,16 @@ class TransformersPeer:
     def first_token(self, prompt: list[int], *, keep: bool) -> float:
         started = time.perf_counter()
         past, known = None, 0
-        if keep and self._cached is not None:
-            before, past = self._cached
+        if keep and self.cached is not None:
+            before, past = self.cached
             known = next((i for i, (a, b) in enumerate(zip(before, prompt, strict=False)) if a != b), len(before))
             past.crop(known - len(before))
         ids = torch.tensor([prompt[known:]], device=self.hf.device)
         result = self.hf(input_ids=ids, past_key_values=past, use_cache=True, logits_to_keep=1)
         result.logits[0, -1].argmax().item()
         if keep:
-            self._cached = (prompt, result.past_key_values)
+            self.cached = (prompt, result.past_key_values)
         return time.perf_counter() - started
-
-    def drop_cache(self) -> None:
-        self._cached = None
 
     @torch.inference_mode()
     def decode_rate(self, prompt: list[int], new_tokens: int) -> float:

@@ -39,16 +39,11 @@ def table_lines(table: Tag, text_of: Callable[[Tag], str]) -> list[str]:
     lines = [text_of(caption)] if isinstance(caption, Tag) else []
     rows = [row for row in table.find_all("tr") if row.find(["td", "th"])]
     grid = table_grid(rows, text_of)
-    marked = list(map(_is_marked, rows))
+    marked = [not row.find("td") or (row.parent is not None and row.parent.name == "thead") for row in rows]
     headers = marked.index(False) if False in marked else 0
     read = read_table(grid, headers, are_pairs=True)
     lines += [*read.captions, *read.lines, *read.notes]
     return [line for line in lines if line]
-
-
-def _is_marked(row: Tag) -> bool:
-    """Return whether a row is marked as part of the header."""
-    return not row.find("td") or (row.parent is not None and row.parent.name == "thead")
 
 
 def table_grid(rows: list[Tag], text_of: Callable[[Tag], str]) -> list[list[str]]:

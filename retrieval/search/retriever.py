@@ -185,14 +185,14 @@ class CrossEncoderReranker:
     it cannot be loaded.
     """
 
-    def __init__(self, name_or_path: str, device: str = "cpu") -> None:
+    def __init__(self, name_or_path: str) -> None:
         from sentence_transformers import CrossEncoder  # takes seconds, and few servers use a reranker
 
         folder = Path(name_or_path).expanduser()
         is_local = folder.is_dir()
         try:
             name = str(folder) if is_local else name_or_path
-            self._model = CrossEncoder(name, device=device, max_length=MAX_TOKENS, local_files_only=is_local)
+            self._model = CrossEncoder(name, device="cpu", max_length=MAX_TOKENS, local_files_only=is_local)
         except (OSError, ValueError, RuntimeError) as error:
             reason = f"cannot be loaded ({first_line(error)}); give a folder or a hub name, or unset the setting"
             raise RetrievalError(f"reranker {name_or_path}: {reason}") from error
