@@ -1,24 +1,12 @@
-"""A desk whose engine has a process of its own: it answers, forgets, and goes on when that process dies."""
-
-import logging
-import os
-import signal
-from concurrent.futures import ThreadPoolExecutor
+"""A desk whose engine has a process of its own answers and forgets. `test_app_served`: when that process dies."""
 
 import pytest
 from desks import finish, small_desk
 from engine_processes import fork_engines
 from forgetting import NOTHING, SECRET, files_with, write_secret
-from waiting import has_ended, wait_until
 
 from app.desk.service import Service
-from app.domain.errors import DeskError
 from app.domain.settings import Settings
-from cache.decoding.sampling import Sampling
-from cache.engine.request import Request
-from cache.errors import EngineStopped
-from cache.prompt.parts import Text
-from cache.serving.engine_process import EngineProcess
 from cache.serving.local_engine import LocalEngine
 
 
@@ -49,42 +37,12 @@ def test_it_answers_and_reuses_what_it_has_read_and_an_admin_looks_after_it(desk
     assert desk.reading_cost(0).seconds > 0
 
 
-def test_a_killed_engine_is_one_line_and_the_next_question_is_answered(desk, caplog):
-    engine = desk.engine
-    assert isinstance(engine, EngineProcess)
-    with caplog.at_level(logging.CRITICAL), ThreadPoolExecutor(1) as reader:
-        os.kill(engine.pid, signal.SIGSTOP)  # so that the answer does not end before the process does
-        answer = reader.submit(finish, desk, "Can gift cards be returned?")
-        wait_until(lambda: engine._exchange.num_open > 0)
-        os.kill(engine.pid, signal.SIGKILL)
-        with pytest.raises(
-            DeskError, match=r"^the engine failed and is restarting: ask again \(the log has the cause\)$"
-        ):
-            answer.result()
-        assert desk.missing() == ("engine",)
-        assert desk.load().restarts == 0
-        assert finish(desk, "Can gift cards be returned?").answer
-    assert desk.load().restarts == 1
-    assert desk.missing() == ()
-
-
 def test_a_document_is_forgotten_there_too(desk):
     finish(desk, "What is the word of the day?")
     assert desk.forget("secret.md").left == NOTHING
     assert files_with(desk.settings.data_dir, SECRET) == {"secret.md"}, "the page itself"
     used = desk.library.module_keys() | {desk.engine.key(desk.engine.segment(desk.prompts.system))}
     assert desk.engine.modules("public") | desk.engine.modules_of_prefixes() <= used
-
-
-def test_closing_ends_what_runs_and_leaves_no_process(desk):
-    engine = desk.engine
-    assert isinstance(engine, EngineProcess)
-    answer = engine.submit(Request(plan=engine.arrange([Text(text="Why?")]), sampling=Sampling(max_tokens=3000)))
-    next(iter(answer))
-    desk.close()
-    with pytest.raises(EngineStopped, match="shut down"):
-        _ = answer.completion
-    assert has_ended(engine.pid)
 
 
 def test_only_a_served_desk_has_one_and_only_if_it_is_set(tmp_path, tiny_folder):

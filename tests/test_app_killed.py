@@ -213,7 +213,7 @@ def in_the_middle_of_an_answer(folder: Path, pages: Path) -> Iterator[Forked]:
 
 def test_a_desk_that_is_killed_or_stopped_keeps_the_conversation(tmp_path, pages):
     """A kill leaves the folder as it is: a copy of it is what the next process finds. Ctrl-C takes the same way as
-    SIGTERM (`app.web.serve`), for which see `test_app_engine_process`.
+    SIGTERM (`app.web.serve`), for which see `test_app_served`.
     """
     desk, killed = tmp_path / "desk", tmp_path / "killed"
     with in_the_middle_of_an_answer(desk, pages) as server:

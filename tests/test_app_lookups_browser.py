@@ -15,25 +15,14 @@ NUMBER, MAIL = "What is your order number?", "Which e-mail address did you order
 SHOWN = "Order AB-123456 is on its way. Delivery day: 1 December 2026."
 MISFIT = "That does not look right. It looks like this: AB-123456"
 DIALOGUES = {
-    "1 asks": [(ORDER, NUMBER)],
-    "2 takes and confirms": [("Where is AB-123456?", MAIL), (EMAIL, "Is this right? AB-123456, •••"), ("[Yes]", SHOWN)],
-    "3 rules": [("How long do returns take?", "")],
-    "4 question between": [(ORDER, NUMBER), ("Can gift cards be returned?", f"Back to Order status: {NUMBER}")],
-    "5 cancel": [(ORDER, NUMBER), ("cancel", "All right, I will not look that up.")],
-    "5 cancel zh": [("我的订单到哪了", "您的订单号是多少？"), ("算了", "好的，不查了。")],
-    "6 misfits": [(ORDER, NUMBER), ("12", MISFIT), ("12", MISFIT), ("12", "Would you like to talk to a person?")],
-    "7 two numbers": [
+    "takes and confirms": [("Where is AB-123456?", MAIL), (EMAIL, "Is this right? AB-123456, •••"), ("[Yes]", SHOWN)],
+    "question between": [(ORDER, NUMBER), ("Can gift cards be returned?", f"Back to Order status: {NUMBER}")],
+    "cancel zh": [("我的订单到哪了", "您的订单号是多少？"), ("算了", "好的，不查了。")],
+    "misfits": [(ORDER, NUMBER), ("12", MISFIT), ("12", MISFIT), ("12", "Would you like to talk to a person?")],
+    "two numbers": [
         ("Where are my orders AB-123456 and AB-222222?", "I see more than one. Which one do you mean?"),
         ("[AB-123456]", MAIL),
     ],
-    "8 change": [
-        ("Where is AB-999999?", MAIL),
-        (EMAIL, "Is this right? AB-999999, •••"),
-        ("no, AB-123456", "Is this right? AB-123456, •••"),
-        ("[Yes]", SHOWN),
-    ],
-    "9 full width": [("我的订单到哪了", "您的订单号是多少？"), ("ＡＢ－１２３４５６", "您下单时用的是哪个邮箱？")],
-    "10 no path": [(ORDER, NUMBER), ("../AB-123456/..", MISFIT), ("a/b?x=2", MISFIT)],
 }
 
 

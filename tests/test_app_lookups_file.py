@@ -88,6 +88,7 @@ def test_http_needs_a_private_host_and_signed_in_a_secret(tmp_path):
         ({"kind": "pattern", "pattern": r"\d{6}"}, "我的订单123456到哪了", ["123456"]),
         ({"kind": "pattern", "pattern": r"\d{6}"}, "order#123456, 654321", ["123456", "654321"]),
         ({"kind": "pattern", "pattern": r"\d{6}"}, "1234567", []),
+        ({"kind": "pattern", "pattern": r"\d{6}"}, "../123456/..", []),
         ({"kind": "pattern", "pattern": r"[a-z]+"}, "a" * 65, []),
         ({"kind": "email"}, "I am Ann@Example.com!", ["ann@example.com"]),
         ({"kind": "email"}, "ann@", []),

@@ -13,13 +13,15 @@ from recording import Recorder
 from test_cache_engine import QUESTION, SYSTEM, plan_of
 from test_cache_store import BIG, SHAPE, TENANT, A, B, C, rows_of, segment_of
 from test_cache_store import D as LAST
-from test_cache_tiers import MODULE, PAGES, asked, held
-from tiny import build, oracle_logits, stock
+from test_cache_tiers import MODULE, held
+from tiny import build, make_segment, oracle_logits, stock
 from torch import Tensor
 
 import cache.memory.host
 from cache.attention.forward_pass import matmul
+from cache.decoding.sampling import Sampling
 from cache.engine.engine import Engine
+from cache.engine.request import Request
 from cache.errors import CacheError, CapacityError
 from cache.memory.arena import Arena, Extent, copy_stream_of
 from cache.memory.device import CacheEntry
@@ -355,6 +357,16 @@ def test_any_history_gives_every_pass_the_rows_it_reads(made, tmp_path, host, di
 
 
 # --- the engine -------------------------------------------------------------------------------------------------
+
+PAGES = [make_segment(name, f"Page {name} says something of its own. " * 2, SYSTEM) for name in "abcd"]
+
+
+def asked(engine: Engine, *segments: Segment) -> list[str]:
+    plan = plan_of(SYSTEM, *segments, QUESTION)
+    completion = engine.submit(Request(plan=plan, sampling=Sampling(max_tokens=1))).completion
+    usage = completion.usage
+    assert usage.prompt_tokens == usage.computed + usage.session + usage.prefix + usage.module == plan.num_tokens
+    return [use.source for use in completion.modules]
 
 
 def test_answers_equal_one_full_pass_and_begin_before_all_is_copied(made):

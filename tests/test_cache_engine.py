@@ -70,41 +70,6 @@ def test_the_same_passage_at_two_places(family):
     assert (recorder.logits[-1] - oracle_logits(stock(family), plan)).abs().max() < TOLERANCE
 
 
-def test_order_of_import_and_history_change_nothing():
-    """Requests a; a b; b on one engine: each equals a fresh engine's answer (Prompt Cache's code fails this)."""
-    plans = [placed("llama", SYSTEM, *parts, QUESTION) for parts in ((A,), (A, B), (B,), (B, A))]
-    model = build()
-    recorder = Recorder(model)
-    with running(model) as engine:
-        for plan in plans:
-            answer(engine, plan)
-            answer(engine, plan)
-    hf = stock()
-    for i, plan in enumerate(plans):
-        expected = oracle_logits(hf, plan)
-        for logits in recorder.logits[2 * i : 2 * i + 2]:
-            assert (logits - expected).abs().max() < TOLERANCE
-
-
-def test_batch_neighbours_change_nothing():
-    """Greedy text of conversations decoded in one packed pass equals one by one, and passes are shared."""
-    model = build()
-    plans = [
-        placed("llama", SYSTEM, *parts, question)
-        for parts, question in (((A, B), "one?"), ((B, A), "two, please?"), ((C, A), "3"), ((), "nothing at all"))
-    ]
-    with running(model) as engine:
-        alone = [answer(engine, plan, 24) for plan in plans]
-    rows_per_pass: list[int] = []
-    forward = model.forward
-    model.forward = lambda *args: (rows_per_pass.append(len(args[0])), forward(*args))[1]  # type: ignore[method-assign]
-    with running(model) as engine:
-        generations = [engine.submit(Request(plan=plan, sampling=Sampling(max_tokens=24))) for plan in plans]
-        together = [generation.completion for generation in generations]
-    assert max(rows_per_pass) == len(plans)
-    assert [c.tokens for c in together] == [c.tokens for c in alone]
-
-
 @pytest.mark.parametrize("ends_loops", [False, True])
 def test_an_answer_that_repeats_itself_ends_only_where_that_was_asked_for(ends_loops):
     """Was wrong once: whatever was said twice in a row ended, a list of zeros or a table too."""
@@ -170,22 +135,6 @@ def test_with_reuse_off_everything_is_computed_and_nothing_kept():
             assert {use.miss_reason for use in completion.modules} == {"bypassed"}
             assert completion.exact
         assert engine.call(lambda store: store.device.allocator.free_slots == store.device.allocator.capacity)
-
-
-def test_memory_too_small_for_everything_evicts_and_stays_right():
-    model = build()
-    recorder = Recorder(model)
-    bytes_per_token = model.info.kv.bytes_per_token
-    segments = [make_segment(f"m{i}", f"Document number {i} says {i * i}.", SYSTEM) for i in range(12)]
-    plans = [placed("llama", SYSTEM, segments[i], segments[(5 * i + 3) % 12], f"What does {i} say?") for i in range(12)]
-    hf = stock()
-    with running(model, memory=160 * bytes_per_token) as engine:
-        for plan in plans + plans[::-1]:
-            answer(engine, plan)
-        evictions = engine.call(lambda store: dict(store.device.evictions))
-    assert evictions["module"] > 0
-    for plan, logits in zip(plans + plans[::-1], recorder.logits, strict=True):
-        assert (logits - oracle_logits(hf, plan)).abs().max() < TOLERANCE
 
 
 def test_cancelling_frees_the_rows_and_keeps_the_prefix():

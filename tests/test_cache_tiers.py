@@ -11,16 +11,9 @@ from desks import finish, small_desk, write_pages
 from fake_stream import streams
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_cache_engine import QUESTION, SYSTEM, plan_of
 from test_cache_store import BIG, SHAPE, TENANT, A, B, C, add, build, find, find_loaded, rows_of, segment_of, use
 from test_cache_store import D as LAST
-from tiny import build as build_model
-from tiny import make_segment, oracle_logits, stock
-from torch import Tensor
 
-from cache.decoding.sampling import Sampling
-from cache.engine.engine import Engine
-from cache.engine.request import Request
 from cache.errors import CapacityError
 from cache.memory.arena import Arena
 from cache.memory.disk import DiskTier
@@ -346,36 +339,6 @@ def test_any_history_keeps_the_books_of_all_tiers(history, host, disk):
         store.check_integrity()
         if store.disk is not None:
             assert store.disk.num_bytes <= disk
-
-
-# --- the engine -------------------------------------------------------------------------------------------------
-
-PAGES = [make_segment(name, f"Page {name} says something of its own. " * 2, SYSTEM) for name in "abcd"]
-
-
-def asked(engine: Engine, *segments: Segment) -> list[str]:
-    plan = plan_of(SYSTEM, *segments, QUESTION)
-    completion = engine.submit(Request(plan=plan, sampling=Sampling(max_tokens=1))).completion
-    usage = completion.usage
-    assert usage.prompt_tokens == usage.computed + usage.session + usage.prefix + usage.module == plan.num_tokens
-    return [use.source for use in completion.modules]
-
-
-def test_an_answer_behind_modules_from_host_memory_equals_one_full_pass():
-    model, logits = build_model(), list[Tensor]()
-    forward = model.forward
-    model.forward = lambda *args: (logits.append(forward(*args)), logits[-1])[1]  # type: ignore[method-assign]
-    per_token = model.info.kv.bytes_per_token
-    room = len(SYSTEM.tokens) + 2 * len(PAGES[0].tokens) + len(QUESTION) + 8
-    engine = Engine(model, memory=room * per_token, host_memory=300 * per_token).start()
-    engine.keep({engine.store.key(SYSTEM)})
-    assert asked(engine, *PAGES[:2]) == ["computed"] * 3
-    assert asked(engine, *PAGES[2:]) == ["device", "computed", "computed"]
-    assert asked(engine, *PAGES[:2]) == ["device", "host", "host"]
-    expected = oracle_logits(stock(), plan_of(SYSTEM, *PAGES[:2], QUESTION))
-    assert (logits[-1][-1] - expected).abs().max() < 1e-4
-    engine.call(Store.check_integrity)
-    engine.close()
 
 
 def test_a_desk_shows_its_host_memory(tmp_path):
