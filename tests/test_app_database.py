@@ -152,6 +152,18 @@ def test_a_damaged_database_and_a_missing_folder(path):
     assert refused(f"sqlite:///{path.parent}/none/desk.sqlite3").code == "database-unreachable"
 
 
+def test_a_damaged_value(path):
+    """Found by chaos: zeros in a page that is well formed."""
+    with closing(open_database(f"sqlite:///{path}")) as database:
+        with database.write() as session:
+            session.add(tables.ForgottenRow(path="a.md", forgotten=NOW))
+            session.flush()
+            session.execute(text("UPDATE forgotten_documents SET forgotten = :zeros"), {"zeros": "\0" * 26})
+        with pytest.raises(DeskError, match=f"{path} is damaged .a value cannot be read.: restore a backup") as found:
+            database.values(select(tables.ForgottenRow))
+        assert found.value.code == "database-damaged"
+
+
 def test_read_only(path):
     open_database(f"sqlite:///{path}").close()
     read_only = open_database(f"sqlite:///file:{path}?mode=ro&uri=true")

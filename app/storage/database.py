@@ -89,13 +89,18 @@ class Database:
         return self._read(lambda session: session.scalars(query).all())
 
     def _read(self, find: Callable[[Session], T]) -> T:
-        """Return the result of `find`, which only reads. It is repeated if the connection was lost."""
+        """Return the result of `find`, which only reads. It is repeated if the connection was lost. Raises DeskError,
+        also for a value that is not of its column's type: texts and numbers have no checksum.
+        """
         try:
             with self.read() as session:
                 return find(session)
         except DeskError as error:
             if error.code != postgres.LOST:
                 raise
+        except (ValueError, LookupError) as error:
+            reason = f"{self.name} is damaged (a value cannot be read)"
+            raise DeskError(f"{reason}: restore a backup", code="database-damaged") from error
         with self.read() as session:
             return find(session)
 
