@@ -6,13 +6,14 @@ documents.
 """
 
 from dataclasses import fields
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, relationship
 
 from app.domain.callers import OPERATOR
+from app.storage.columns import AnyText, ShortText, UtcDateTime
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -31,41 +32,6 @@ LARGEST_NUMBER: Final = 2**31 - 1
 
 def _partial(name: str, *columns: str, where: str, unique: bool = False) -> sa.Index:
     return sa.Index(name, *columns, unique=unique, sqlite_where=sa.text(where))
-
-
-class UtcDateTime(sa.TypeDecorator[datetime]):
-    """A time: aware in Python, UTC without a time zone in the database, because SQLite has none."""
-
-    impl = sa.DateTime
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
-        assert value is None or value.tzinfo is not None, "a time without a time zone"
-        return None if value is None else value.astimezone(UTC).replace(tzinfo=None)
-
-    def process_result_value(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
-        return None if value is None else value.replace(tzinfo=UTC)
-
-
-class AnyText(sa.TypeDecorator[str]):
-    """A text from outside. Characters that a database cannot store are escaped: half of a surrogate pair (from JSON, or
-    a file name that is not UTF-8) and NUL, which PostgreSQL refuses.
-    """
-
-    impl: type[sa.String] = sa.Text
-    cache_ok = True
-
-    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:
-        if value is None:
-            return None
-        return value.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
-
-
-class ShortText(AnyText):
-    """A text with a maximum length, such as an id. PostgreSQL refuses longer texts."""
-
-    impl = sa.String
-    cache_ok = True
 
 
 class Base(DeclarativeBase):
