@@ -17,7 +17,15 @@ from app.domain.errors import DeskError
 from app.domain.setting_types import SAMPLE, SHIPPED_DATA, sample_of, samples
 from app.knowledge.finder import NOTHING
 from evals.answers.contradictions import contradictions
-from evals.answers.helpdesk import JudgedAnswer, ShownAnswer, figures, markdown, measure_helpdesk
+from evals.answers.helpdesk import (
+    JudgedAnswer,
+    ShownAnswer,
+    compare_modes,
+    figures,
+    markdown,
+    measure_helpdesk,
+    mode_metrics,
+)
 from evals.answers.questions import (
     CustomerQuestion,
     LabelledQuestion,
@@ -190,6 +198,24 @@ def test_a_desk_is_asked_from_end_to_end(tmp_path, arm):
     assert found["summary"]["all_facts"] == {"value": 0.5, "low": 0.0945, "high": 0.9055, "n": 2}
     assert said[0].startswith("4 documents")
     assert said[1].startswith("1/3 answered, 1 of 1 facts, page first: How long")
+
+
+def test_own_words_and_quotations_are_counted_by_what_customers_see(tmp_path):
+    asked = [question(facts=(("thirty days",),)), question(id="u", question="Returns on Mars?", articles=(), facts=())]
+    with small_desk(tmp_path / "desk", answer_mode="checked", answer_tokens=200) as desk:
+        own_words, quotations = compare_modes(desk, write_pages(tmp_path / "pages"), asked, print)
+    assert (own_words.mode, own_words.questions) == ("checked", 2)
+    assert (quotations.mode, quotations.questions, quotations.right) == ("quote", 2, 1)
+    shown = [
+        judged("Thirty days."),
+        judged("You can.", facts=(("thirty days",),)),  # wrong
+        judged("You can.", outcome="unsure"),
+        judged("On Mars too.", articles=(), facts=()),  # wrong
+        judged("", outcome="nothing", articles=(), facts=()),
+        judged("Hello!", outcome="smalltalk", kind="smalltalk", articles=(), facts=()),
+    ]
+    found = mode_metrics(shown, "checked")
+    assert (found.questions, found.right, found.wrong, found.words) == (5, 1, 2, 2)
 
 
 def test_a_desk_with_other_documents_is_not_measured(tmp_path):

@@ -3,7 +3,7 @@
 import io
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -11,8 +11,17 @@ from hashed_search import HashEmbedder
 from tiny import build
 
 import evals.answers.quality_run
-from app.desk.calibration import FILE, decide, find_calibration, read_calibration, refusal_bias
+from app.desk.calibration import (
+    FILE,
+    ModeMetrics,
+    best_mode,
+    best_policy,
+    find_calibration,
+    read_calibration,
+    refusal_bias,
+)
 from app.domain.errors import DeskError
+from app.domain.setting_types import AnswerMode
 from app.domain.settings import Settings
 from app.knowledge.prompts import PromptBuilder
 from cache.engine.engine import Engine
@@ -203,18 +212,32 @@ def row(policy: str, kl: float, gold: float, right: float) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("fast", "balanced", "expected"),
     [
-        ((0.02, -0.01, 0.7), (0.01, 0.0, 0.7), ("fast", "checked")),
-        ((0.2, -0.01, 0.7), (0.01, 0.0, 0.7), ("balanced", "checked")),
-        ((0.02, -0.5, 0.7), (0.01, -0.3, 0.7), ("exact", "checked")),
-        ((0.02, -0.01, 0.5), (0.01, 0.0, 0.7), ("balanced", "checked")),
+        ((0.02, -0.01, 0.7), (0.01, 0.0, 0.7), "fast"),
+        ((0.2, -0.01, 0.7), (0.01, 0.0, 0.7), "balanced"),
+        ((0.02, -0.5, 0.7), (0.01, -0.3, 0.7), "exact"),
+        ((0.02, -0.01, 0.5), (0.01, 0.0, 0.7), "balanced"),
     ],
 )
 def test_the_fastest_policy_that_keeps_the_answers_is_chosen(fast, balanced, expected):
-    assert decide([row("full", 0, 0, 0.7), row("fast", *fast), row("balanced", *balanced)]) == expected
+    assert best_policy([row("full", 0, 0, 0.7), row("fast", *fast), row("balanced", *balanced)]) == expected
 
 
-def test_a_model_that_does_not_know_what_it_reads_may_only_quote():
-    assert decide([row("full", 0, 0, 0.2), row("fast", 0, 0, 0.2), row("balanced", 0, 0, 0.2)]) == ("fast", "quote")
+def answers(mode: AnswerMode, right: int, wrong: int, words: float | None) -> ModeMetrics:
+    return ModeMetrics(mode=mode, questions=40, right=right, wrong=wrong, words=words)
+
+
+@pytest.mark.parametrize(
+    ("own_words", "expected"),
+    [
+        ((29, 2, 60), "checked"),
+        ((28, 3, 30), "quote"),  # fewer right answers for each wrong one
+        ((30, 4, 30), "checked"),  # as good and shorter
+        ((30, 4, 50), "quote"),  # as good, not shorter
+        ((0, 0, None), "quote"),
+    ],
+)
+def test_own_words_serve_if_they_are_better_than_quotations(own_words, expected):
+    assert best_mode(answers("checked", *own_words), answers("quote", 28, 2, 50)) == expected
 
 
 def test_calibrate_finds_the_bias_first_and_measures_with_it(bench, reader, data, monkeypatch):
@@ -227,13 +250,17 @@ def test_calibrate_finds_the_bias_first_and_measures_with_it(bench, reader, data
     said: list[tuple[str, float | None]] = []
     run = bench.run
     bench.run = lambda case, names: said.append((case.id, bench.refusal_bias)) or run(case, names)
+    modes = answers("checked", 30, 1, 20), answers("quote", 28, 2, 50)
     monkeypatch.setattr(evals.answers.quality_run, "open_bench", opened)
+    monkeypatch.setattr(evals.answers.quality_run, "Service", lambda settings: nullcontext(settings.answer_mode))
+    monkeypatch.setattr(evals.answers.quality_run, "compare_modes", lambda mode, *_: modes * (mode == "checked"))
     (settings.data_dir / FILE).write_text('{"of": "another version"}')
     found = evals.answers.quality_run.calibrate(settings, data, limit=1, report=lambda line: None)
     assert [bias for _, bias in said] == [None] * 2, "nothing is refused too often"
     assert found == read_calibration(settings.data_dir / FILE), "in place of what could not be read"
-    assert (found.questions, found.refusal_bias) == (2, 0.0)
+    assert (found.questions, found.refusal_bias, found.answer_mode, found.modes) == (2, 0.0, "checked", modes)
     assert "KL " in found.line()
+    assert "; own words 30 right, 1 wrong of 40, 20 words; quotations 28 right" in found.line()
     said.clear()
     monkeypatch.setattr(evals.answers.quality_run, "refusal_bias", lambda margins: -2.5)
     found = evals.answers.quality_run.calibrate(settings, data, limit=1, report=lambda line: None)

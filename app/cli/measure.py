@@ -71,12 +71,19 @@ def quality(
 def calibrate(
     common: Common,
     data: Annotated[Path | None, typer.Option(help="Your own questions, as for eval quality.")] = None,
+    documents: Annotated[Path | None, typer.Option(help="Folder of the documents of --questions.")] = None,
+    questions: Annotated[
+        Path | None, typer.Option(help="Customers' questions for the answer mode, as for eval helpdesk.")
+    ] = None,
     limit: Annotated[int, typer.Option(help="Number of questions of each file.", min=1)] = 40,
 ) -> None:
-    """Find the fastest policy that keeps your model's answers, and whether the model may use its own words."""
+    """Find the fastest policy that keeps your model's answers, and whether its own words are better than quotations."""
     from evals.answers.quality_run import calibrate as measure
 
-    found = measure(common.settings, data, limit=limit, report=progress_line)
+    if (documents is None) != (questions is None):
+        raise DeskError("--documents and --questions belong together: give both or none", code="bad-option")
+    customers = None if documents is None or questions is None else (documents, questions)
+    found = measure(common.settings, data, customers, limit=limit, report=progress_line)
     common.show(asdict(found), lambda: print(found.line()))
 
 

@@ -34,8 +34,6 @@ the log-probability of the right answer changes by at least LEAST_GOLD nats per 
 falls by at most MOST_LOST.
 """
 
-TRUSTED = 0.6  # share of answers that must contain the right facts before a model may answer in its own words
-
 FALSE_REFUSALS = 0.10
 """Maximum share of the answerable calibration questions that a model may refuse. The sample is small, and other
 questions are refused more often: with 0.10, 15 % of the answerable requests of docs/evidence.md were refused.
@@ -58,9 +56,31 @@ class PolicyMetrics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModeMetrics:
+    """Answers of a mode to customers' questions. right: answerable ones whose answer shows all facts. wrong: confident
+    answers that lack a fact, or that no page gives. words: median of an answer.
+    """
+
+    mode: AnswerMode
+    questions: int
+    right: int
+    wrong: int
+    words: float | None
+
+    @property
+    def net(self) -> int:
+        return self.right - self.wrong
+
+    def line(self) -> str:
+        name = "own words" if self.mode == "checked" else "quotations"
+        return f"{name} {self.right} right, {self.wrong} wrong of {self.questions}, {self.words or 0:.0f} words"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """A calibration. setup: the setup for which it is valid (`setup_of`). measured: date. rows: full attention and the
-    policies. refusal_bias: added to the logit of the first token of `refusal_text`.
+    policies. modes: own words and quotations; empty in a file of before. refusal_bias: added to the logit of the first
+    token of `refusal_text`.
     """
 
     setup: str
@@ -70,6 +90,7 @@ class Calibration:
     rows: tuple[PolicyMetrics, ...]
     policy: Policy
     answer_mode: AnswerMode
+    modes: tuple[ModeMetrics, ...] = ()
     refusal_bias: float = 0.0
     refusal_text: str = ""
 
@@ -83,7 +104,9 @@ class Calibration:
             for row in self.rows
             if row.kl is not None and row.gold_logp_delta is not None and row.contains_gold is not None
         )
-        return f"{self.policy}, answer mode {self.answer_mode} ({figures}; {self.questions} questions, {self.measured})"
+        modes = "".join(f"; {one.line()}" for one in self.modes)
+        head = f"{self.policy}, answer mode {self.answer_mode}"
+        return f"{head} ({figures}; {self.questions} questions, {self.measured}{modes})"
 
 
 def setup_of(settings: Settings, *, with_rounding: bool = True) -> str:
@@ -96,12 +119,19 @@ def setup_of(settings: Settings, *, with_rounding: bool = True) -> str:
     )
 
 
-def decide(rows: Sequence[Mapping[str, Any]]) -> tuple[Policy, AnswerMode]:
+def best_policy(rows: Sequence[Mapping[str, Any]]) -> Policy:
     by_name = {row["policy"]: row for row in rows}
     full = by_name["full"]
-    kept: Policy = next((p for p in POLICIES if p == "exact" or keeps(by_name[p], full)), "exact")
-    right = by_name.get(kept, full)["contains_gold"]
-    return kept, "checked" if right is not None and right >= TRUSTED else "quote"
+    return next((p for p in POLICIES if p == "exact" or keeps(by_name[p], full)), "exact")
+
+
+def best_mode(own_words: ModeMetrics, quotations: ModeMetrics) -> AnswerMode:
+    """Return the mode with more right answers minus wrong ones: own words only if they are better, or as good and
+    shorter.
+    """
+    is_shorter = (own_words.words or 0) < (quotations.words or 0)
+    is_better = own_words.net > quotations.net or (own_words.net == quotations.net and is_shorter)
+    return "checked" if is_better else "quote"
 
 
 def keeps(row: Mapping[str, Any], full: Mapping[str, Any]) -> bool:

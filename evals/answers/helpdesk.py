@@ -28,6 +28,7 @@ from scipy.stats import binom, binomtest
 
 from app.answering.checking import cite_quotation
 from app.answering.prepare import Decider
+from app.desk.calibration import ModeMetrics
 from app.desk.service import Service
 from app.domain.answers import BETWEEN, Answer, Outcome
 from app.domain.errors import DeskError
@@ -307,6 +308,13 @@ def measure_helpdesk(
     DeskError if the desk has other documents, which search would also find.
     """
     fill(service, documents, warm=arm != "search", report=report)
+    judged = judged_answers(service, questions, arm=arm, report=report)
+    return {"rows": [one.row() for one in judged], "summary": figures(judged)}
+
+
+def judged_answers(
+    service: Service, questions: Sequence[CustomerQuestion], *, arm: Arm, report: Callable[[str], None]
+) -> list[JudgedAnswer]:
     decider = Decider(service.settings, service.finder)
     decider.decide(questions[0].question, [])  # opens the index and the embedder
     judged = []
@@ -318,13 +326,42 @@ def measure_helpdesk(
         )
         judged.append(JudgedAnswer(question=question, shown=shown))
         report(f"{number}/{len(questions)} {judged[-1].verdict}: {question.question}")
-    return {"rows": [one.row() for one in judged], "summary": figures(judged)}
+    return judged
 
 
-def fill(service: Service, documents: Path, *, warm: bool, report: Callable[[str], None]) -> None:
+def compare_modes(
+    service: Service, documents: Path, questions: Sequence[CustomerQuestion], report: Callable[[str], None]
+) -> tuple[ModeMetrics, ModeMetrics]:
+    """Return the metrics of the model's own words and of quotations. service: answers in own words."""
+    fill(service, documents, warm=True, report=report)
+    checked, quoted = (judged_answers(service, questions, arm=arm, report=report) for arm in OWN_AND_QUOTED)
+    return mode_metrics(checked, "checked"), mode_metrics(quoted, "quote")
+
+
+OWN_AND_QUOTED: tuple[Arm, Arm] = ("checked", "search")  # search composes the same quotations, without the model
+
+
+def mode_metrics(judged: Sequence[JudgedAnswer], mode: AnswerMode) -> ModeMetrics:
+    serious = [one for one in judged if not one.question.is_small_talk]
+    told = [one.num_words for one in serious if one.shown.outcome in ("answered", "unsure")]
+    return ModeMetrics(
+        mode=mode,
+        questions=len(serious),
+        right=sum(one.has_all_facts for one in serious),
+        wrong=sum(one.shown.outcome == "answered" and not one.has_all_facts for one in serious),
+        words=middle_of(told)["value"],
+    )
+
+
+def folder_of(documents: Path) -> Path:
     folder = documents.resolve()
     if not folder.is_dir():
         raise DeskError(f"there is no folder {str(documents)!r}", code="no-such-file")
+    return folder
+
+
+def fill(service: Service, documents: Path, *, warm: bool, report: Callable[[str], None]) -> None:
+    folder = folder_of(documents)
     others = [one.path for one in service.documents() if not Path(one.path).is_relative_to(folder)]
     if others:
         raise DeskError(

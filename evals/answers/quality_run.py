@@ -1,5 +1,6 @@
 """`warmdesk eval quality`: runs that can be stopped and continued, and their tables and plots for docs/evidence.md.
-`warmdesk calibrate`: comparing the policies with full attention on the sample questions and on the operator's own.
+`warmdesk calibrate`: comparing the policies with full attention on the sample questions and on the operator's own, and
+the model's own words with quotations.
 """
 
 import datetime
@@ -7,8 +8,9 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TextIO
 
 import torch
@@ -17,12 +19,14 @@ from app.desk.calibration import (
     FILE,
     Calibration,
     PolicyMetrics,
-    decide,
+    best_mode,
+    best_policy,
     find_calibration,
     refusal_bias,
     setup_of,
     write_calibration,
 )
+from app.desk.service import Service
 from app.domain.errors import DeskError
 from app.domain.setting_types import POLICIES, SHIPPED_DATA
 from app.domain.settings import Settings
@@ -33,7 +37,9 @@ from cache.model.loading import find_device, load_model
 from cache.prompt.parts import Text
 from cache.prompt.tokenizer import run_tokens
 from evals.answers.cases import Case, CaseReader
+from evals.answers.helpdesk import compare_modes, folder_of
 from evals.answers.quality import ARMS, FULL, NOISE, Bench, CaseOutcome, Report, rows_of
+from evals.answers.questions import read_questions, sample
 from evals.report import describe_machine, drawn, table
 from retrieval.search.embedding import SentenceEmbedder
 
@@ -209,25 +215,29 @@ SAMPLES = SHIPPED_DATA
 MEASURED_ARMS = (FULL, *POLICIES)
 
 
-def calibrate(settings: Settings, own: Path | None, *, limit: int, report: Report) -> Calibration:
-    """Measure, choose a policy, and write the result into the data folder. own: a file of the operator's questions.
-    Raises DeskError, CacheError.
+def calibrate(
+    settings: Settings, own: Path | None, customers: tuple[Path, Path] | None = None, *, limit: int, report: Report
+) -> Calibration:
+    """Measure, choose a policy and an answer mode, and write the result into the data folder. own: a file of the
+    operator's questions with their texts. customers: a folder of documents and a file of customers' questions about
+    them, by default the sample shop's. limit: questions of each file. Raises DeskError, CacheError.
     """
     if settings.model_server is not None:
         exact = "the language model is remote and uses full attention: there is no policy to find"
         raise DeskError(f"{exact}; set answer_mode to checked, quote or free yourself", code="runs-elsewhere")
+    documents, file = customers or (SAMPLES / "knowledge", SAMPLES / "questions.jsonl")
+    folder, asked = folder_of(documents), sample(read_questions(file), limit)
     with open_bench(settings) as (bench, reader):
         cases = reader.knowledge(SAMPLES / "questions.jsonl", SAMPLES / "knowledge", settings.passages, limit)
         if own is not None:
             cases += reader.read(own, settings.passages, limit)
         outcomes = run_missing(bench, cases, MEASURED_ARMS, None, report)
-        policy, _ = decide(rows_of(MEASURED_ARMS, cases, outcomes))
+        policy = best_policy(rows_of(MEASURED_ARMS, cases, outcomes))
         margins = [found[policy].refusal_margin for case, found in zip(cases, outcomes, strict=True) if case.answers]
         bench.refusal_bias = refusal_bias([margin for margin in margins if margin is not None])
         if bench.refusal_bias:  # measure again, with refusals as the product will give them
             outcomes = run_missing(bench, cases, MEASURED_ARMS, None, report)
         rows = rows_of(MEASURED_ARMS, cases, outcomes)
-        policy, answer_mode = decide(rows)
         names = [field.name for field in fields(PolicyMetrics)]
         found = Calibration(
             setup=setup_of(settings),
@@ -235,10 +245,16 @@ def calibrate(settings: Settings, own: Path | None, *, limit: int, report: Repor
             measured=datetime.date.today().isoformat(),
             questions=len(cases),
             rows=tuple(PolicyMetrics(**{name: row[name] for name in names}) for row in rows),
-            policy=policy,
-            answer_mode=answer_mode,
+            policy=best_policy(rows),
+            answer_mode="quote",
             refusal_bias=bench.refusal_bias,
             refusal_text=settings.refusal_text,
         )
+    with TemporaryDirectory(prefix="warmdesk-") as temporary:
+        write_calibration(Path(temporary) / FILE, found)  # policy and refusals as they will be
+        values = {**settings.model_dump(exclude={"database_url"}), "data_dir": temporary, "answer_mode": "checked"}
+        with Service(Settings(**values)) as service:
+            modes = compare_modes(service, folder, asked, report)
+    found = replace(found, modes=modes, answer_mode=best_mode(*modes))
     write_calibration(settings.data_dir / FILE, found)
     return found
