@@ -99,16 +99,42 @@ def test_a_model_may_say_that_it_does_not_know(said):
     assert answer.score is None
 
 
-@pytest.mark.parametrize("answer_mode", ["free", "quote"])
-def test_other_wordings_pass_as_they_come(answer_mode):
-    answer = checked("Yes, gift cards can be returned.\n- A line", answer_mode)
+def test_free_words_pass_as_they_come():
+    answer = checked("Yes, gift cards can be returned.\n- A line", "free")
     assert list(answer) == list(pieces("Yes, gift cards can be returned.\n- A line"))
     assert answer.text == "Yes, gift cards can be returned.\n- A line"
-    assert answer.is_quotation == (answer_mode == "quote")
-    assert answer.score == (1.0 if answer_mode == "quote" else None)
-    refusal = checked(REFUSAL + " Bye.", answer_mode)
+    assert not answer.is_quotation
+    assert answer.score is None
+    refusal = checked(REFUSAL + " Bye.", "free")
     assert "".join(refusal) == REFUSAL + " Bye."
     assert (refusal.is_refusal, refusal.is_changed) == (True, False)
+
+
+@pytest.mark.parametrize("quotation", ["Gift cards last five years.", REFUSAL])
+def test_a_quotation_is_shown_before_the_model_has_read(quotation):
+    has_read: list[str] = []
+
+    def reading() -> Iterator[str]:
+        has_read.append(quotation)
+        yield from pieces(quotation)
+
+    answer = CheckedText(
+        reading(),
+        AnswerChecker("?", ()),
+        refusal=REFUSAL,
+        nothing=REFUSAL,
+        answer_mode="quote",
+        quotation=quotation,
+    )
+    shown = iter(answer)
+    assert next(shown) == answer.text == quotation
+    assert not has_read
+    assert answer.is_changed, "the tokens are not known yet"
+    assert next(shown, None) is None
+    assert has_read
+    assert (answer.is_changed, answer.is_whole) == (False, True)
+    assert (answer.is_quotation, answer.is_refusal) == (quotation != REFUSAL, quotation == REFUSAL)
+    assert answer.score == (1.0 if quotation != REFUSAL else None)
 
 
 def test_a_desk_that_quotes_says_only_sentences_of_its_pages(tmp_path):

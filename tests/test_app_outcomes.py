@@ -13,6 +13,7 @@ from app.desk.batch import BatchQuestion
 from app.desk.output import answer_json, overview_json
 from app.desk.service import Service
 from app.domain.answers import OUTCOME_WORDS, Outcome, from_documents
+from app.domain.callers import QUOTED
 from app.storage.history import PastMessage
 
 GIFT_CARDS = "Can gift cards be returned?"
@@ -83,6 +84,8 @@ def test_an_unsure_answer_that_is_stopped_at_its_first_words_is_kept(tmp_path):
         assert pieces[0].startswith(LEAD)
         assert len(pieces[0]) > len(LEAD) + 2
         assert stream.answer.outcome == "unsure"
+        assert stream.answer.answer == "".join(pieces)
+        assert stream.answer.notice == QUOTED, "it was shown whole"
 
 
 def test_nothing_is_said_with_the_contacts_and_without_pages(tmp_path):

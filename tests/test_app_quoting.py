@@ -10,9 +10,10 @@ STOP = 299
 
 def quoted(*statements: str, room: int = 10_000) -> str:
     shown = [RankedStatement(text=text, logit=0.0, passage=1, start=0, end=9) for text in statements]
-    *said, stop = quotation(shown, "I could not find this.", ByteTokenizer(), STOP, room)
+    text, (*said, stop) = quotation(shown, "I could not find this.", ByteTokenizer(), STOP, room)
     assert stop == STOP
-    return bytes(said).decode()
+    assert bytes(said).decode() == text
+    return text
 
 
 def test_a_quotation_is_each_statement_once_as_a_sentence_or_the_refusal():

@@ -375,7 +375,7 @@ def test_openai_backend_quotes_what_search_found_without_asking():
     shown = [ranked("Returns take 30 days.", 2.0), ranked("Keep the receipt.", 1.8)]
     with engine_for(server) as engine:
         for statements, expected in ((shown, "Returns take 30 days.\n\nKeep the receipt."), ([], "I do not know.")):
-            given = quotation(statements, "I do not know.", engine.tokenizer, STOP, room=500)
+            _, given = quotation(statements, "I do not know.", engine.tokenizer, STOP, room=500)
             completion = engine.submit(request(engine, "How long?", sampling=Sampling(given=given))).completion
             assert completion.text == expected
             assert completion.usage.prompt_tokens == 0

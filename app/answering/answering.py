@@ -360,20 +360,16 @@ class Answering:
         self, prepared: PreparedQuestion, reuse: Reuse, session: str | None, policy: Policy, owner: str = OPERATOR
     ) -> Request:
         """Return the engine's request. Only its owner can reuse its prefix; passages' modules are shared."""
-        plan, engine, settings = prepared.plan, self.engine, self.settings
+        plan, settings = prepared.plan, self.settings
         assert plan is not None
-        mode, given = self._mode_of(prepared), tuple[int, ...]()
-        if mode == "quote":
-            room = engine.info.max_positions - plan.next_position
-            shown, stop = prepared.decision.statements, min(engine.info.stop_tokens)
-            given = quotation(shown, settings.refusal_text, engine.tokenizer, stop, room)
+        _, given = self._quotation(prepared)
         sampling = Sampling(
             max_tokens=max(settings.answer_tokens, len(given)),
             temperature=settings.temperature,
             repetition_penalty=settings.repetition_penalty,
             given=given,
             opening=self._opening,
-            ends_loops=mode != "quote",
+            ends_loops=not given,
         )
         return Request(
             plan=plan,
@@ -388,13 +384,23 @@ class Answering:
     def checked(self, generation: Generation, prepared: PreparedQuestion) -> CheckedText:
         headings = {one.passage.id: one.passage.heading_path for one in prepared.decision.results.passages}
         sources = [Source(one.text, "\n".join(headings[one.passage])) for one in prepared.sources]
+        quoted, _ = self._quotation(prepared)
         return CheckedText(
-            said(generation),
+            generation if quoted else said(generation),
             AnswerChecker(prepared.question, sources),
             refusal=self.settings.refusal_text,
             nothing=prepared.decision.nothing,
             answer_mode=self._mode_of(prepared),
+            quotation=quoted,
         )
+
+    def _quotation(self, prepared: PreparedQuestion) -> tuple[str, tuple[int, ...]]:
+        """Return text and tokens of a quotation; nothing if the model uses its own words."""
+        if prepared.plan is None or self._mode_of(prepared) != "quote":
+            return "", ()
+        info, shown = self.engine.info, prepared.decision.statements
+        room = info.max_positions - prepared.plan.next_position
+        return quotation(shown, self.settings.refusal_text, self.engine.tokenizer, min(info.stop_tokens), room)
 
     def _mode_of(self, prepared: PreparedQuestion) -> AnswerMode:
         """Return the answer's mode. An unsure answer is always quoted."""

@@ -30,13 +30,22 @@ class CheckedText:
     """Iterate for the text to show; read the properties afterwards."""
 
     def __init__(
-        self, pieces: Iterable[str], checker: AnswerChecker, *, refusal: str, nothing: str, answer_mode: AnswerMode
+        self,
+        pieces: Iterable[str],
+        checker: AnswerChecker,
+        *,
+        refusal: str,
+        nothing: str,
+        answer_mode: AnswerMode,
+        quotation: str = "",
     ) -> None:
         """checker: its first statements, at most BLOCKS, are quoted if no sentence can be shown. refusal: the model's
-        text for "I do not know". nothing: the text shown instead. answer_mode: `free` and `quote` change nothing,
-        because a quotation consists of statements of the passages.
+        text for "I do not know". nothing: the text shown instead. answer_mode: `free` changes nothing. quotation: the
+        whole answer in the mode `quote`, shown before the model has read the prompt, because the model does not
+        choose it.
         """
         self._pieces, self._checker, self._answer_mode = pieces, checker, answer_mode
+        self._quotation = quotation
         self._refusal, self._nothing = refusal, nothing
         self._said = self._given = self._yes_no = ""
         self._checked: list[CheckedSentence] = []
@@ -44,6 +53,11 @@ class CheckedText:
         """Of each paragraph of a checked answer, the index of its statement."""
 
     def __iter__(self) -> Iterator[str]:
+        if self._quotation:
+            self._given = self._quotation
+            yield self._quotation
+            self._said = "".join(self._pieces)
+            return
         if self._answer_mode != "checked":
             for piece in self._pieces:
                 self._said += piece
@@ -85,7 +99,8 @@ class CheckedText:
 
     @property
     def _refuses(self) -> bool:
-        return not self.cited and self._said.strip().startswith(self._refusal[:ENOUGH_OF_REFUSAL])
+        said = self._quotation or self._said
+        return not self.cited and said.strip().startswith(self._refusal[:ENOUGH_OF_REFUSAL])
 
     @property
     def is_refusal(self) -> bool:
@@ -95,6 +110,11 @@ class CheckedText:
     @property
     def text(self) -> str:
         return self._given.strip()
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether the answer was shown at once, so that the model's end does not matter."""
+        return bool(self._quotation)
 
     @property
     def is_changed(self) -> bool:

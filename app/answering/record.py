@@ -1,9 +1,9 @@
 """The text of a quotation, and the record of a finished answer.
 
-A quotation is given to the model, which reads it and chooses nothing: search has decided what is said, and in which
-order. (A model as small as the bundled one only orders statements that search finds about equal. 40 SQuAD questions,
-five passages each, gold answer in one quoted sentence: 0.23 by the model alone, 0.88 by search alone.) The recorded
-numbers are counted by the engine during the answer.
+A quotation is shown at once and given to the model, which reads it and chooses nothing: search has decided what is
+said, and in which order. (A model as small as the bundled one only orders statements that search finds about equal. 40
+SQuAD questions, five passages each, gold answer in one quoted sentence: 0.23 by the model alone, 0.88 by search alone.)
+The recorded numbers are counted by the engine during the answer.
 
 Out of scope: tokenizers that do not return their input text, and models without a chat template, whose answers begin
 with a space.
@@ -29,14 +29,14 @@ from retrieval.text.sentences import as_said
 
 def quotation(
     shown: Sequence[RankedStatement], refusal: str, tokenizer: Tokenizer, stop: int, room: int
-) -> tuple[int, ...]:
-    """Return the tokens of an answer of these statements, as many as fit, or of the refusal if there are none. stop:
-    the token that ends an answer. room: maximum tokens.
+) -> tuple[str, tuple[int, ...]]:
+    """Return text and tokens of an answer of these statements, as many as fit, or of the refusal if there are none.
+    stop: the token that ends an answer. room: maximum tokens.
     """
     said = list(dict.fromkeys(as_said(one.text) for one in shown)) or [refusal]
     while len(tokens := (*tokenizer.encode([Text(text=BETWEEN.join(said))]), stop)) > room and len(said) > 1:
         said.pop()
-    return tokens
+    return BETWEEN.join(said), tokens
 
 
 _ENDINGS = {"length": CUT, "cancelled": STOPPED, "timeout": LATE, "repeated": REPEATED}
@@ -110,7 +110,8 @@ def finished(completion: Completion, shown: CheckedText, asked: AskedQuestion) -
         cited = cite_statements(told, found)
     else:
         cited = cite_quotation(shown.text, said, found) if said else cite(shown.text, found)
-    notices = [QUOTED if shown.is_quotation else None, _ENDINGS.get(completion.finish_reason), prepared.notice]
+    ending = None if shown.is_whole else _ENDINGS.get(completion.finish_reason)
+    notices = [QUOTED if shown.is_quotation else None, ending, prepared.notice]
     used = [(use, prepared.in_prompt.get(use.name)) for use in completion.modules]
     answer = Answer(
         answer=decision.says + BETWEEN + shown.text if outcome == "unsure" else shown.text,

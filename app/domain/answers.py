@@ -154,7 +154,9 @@ class AnswerUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerTimings:
-    """Milliseconds of each stage; ttft and total count from the question's arrival, search included."""
+    """Milliseconds of each stage. ttft and total count from the question's arrival, search included. ttft: until the
+    model's first token. A quotation is shown sooner, after `retrieve`.
+    """
 
     retrieve: float = 0.0
     load: float = 0.0
