@@ -14,7 +14,9 @@ from app.desk.output import answer_json, overview_json
 from app.desk.service import Service
 from app.domain.answers import OUTCOME_WORDS, Outcome, from_documents
 from app.domain.callers import QUOTED
+from app.domain.words import CURES, REASONS
 from app.storage.history import PastMessage
+from cache.memory.disk import MissReason
 
 GIFT_CARDS = "Can gift cards be returned?"
 CERTAIN, UNSURE = {"answer_above": -1.0}, {"answer_above": 1.0}
@@ -204,8 +206,9 @@ def test_topics(question, is_one):
     assert is_topic(question) == is_one
 
 
-def test_every_outcome_has_words():
+def test_every_outcome_and_every_miss_has_words():
     assert set(OUTCOME_WORDS) == set(get_args(Outcome))
+    assert set(REASONS) == set(CURES) == set(get_args(MissReason))
 
 
 @contextmanager

@@ -156,7 +156,6 @@ REASONS = {
     translatable("placement"): translatable(
         "It had been encoded for another position in the prompt, or this model cannot move passages."
     ),
-    translatable("too short"): translatable("Too short to be worth storing."),
     translatable("load failed"): translatable("The stored copy could not be loaded."),
     translatable("bypassed"): translatable(
         "Not used for this question: reuse was off, the policy recomputes passages, or recomputing was faster than the "
@@ -169,7 +168,6 @@ CURES = {
     "document changed": translatable("Nothing to do: it is encoded once for each change. Add changes at a quiet hour."),
     "model or template changed": translatable("Nothing to do: passages are encoded again once after such a change."),
     "placement": translatable("Use a model with rotary positions, or placement = contiguous."),
-    "too short": translatable("Nothing to do: encoding it costs less than storing it."),
     "load failed": translatable("Check the disk and its free space; the passage was encoded and stored again."),
     "bypassed": translatable(
         "Use the policy fast or balanced, leave reuse on, and keep the data folder on a fast disk."
