@@ -16,6 +16,8 @@ from app.domain.answers import OUTCOME_WORDS, Outcome, from_documents
 from app.domain.callers import QUOTED
 from app.domain.words import CURES, REASONS
 from app.storage.history import PastMessage
+from cache.engine.request import Generation
+from cache.errors import CacheError
 from cache.memory.disk import MissReason
 
 GIFT_CARDS = "Can gift cards be returned?"
@@ -88,6 +90,19 @@ def test_an_unsure_answer_that_is_stopped_at_its_first_words_is_kept(tmp_path):
         assert stream.answer.outcome == "unsure"
         assert stream.answer.answer == "".join(pieces)
         assert stream.answer.notice == QUOTED, "it was shown whole"
+
+
+def test_a_quotation_is_kept_if_the_engine_fails_behind_it(tmp_path, monkeypatch, caplog):
+    with desk_with_pages(tmp_path, answer_mode="quote", **CERTAIN) as desk:
+        lost = Generation()
+        lost.deliver(CacheError("the engine failed"))
+        monkeypatch.setattr(desk.engine, "submit", lambda request: lost)
+        answer = finish(desk, GIFT_CARDS)
+        [_, said] = desk.history.past(answer.conversation_id)
+    assert answer.outcome == "answered"
+    assert said.text == answer.answer == "\n\n".join(answer.statements)
+    assert (answer.usage.prompt_tokens, said.tokens) == (0, None)
+    assert "could not read it: the engine failed" in caplog.text
 
 
 def test_nothing_is_said_with_the_contacts_and_without_pages(tmp_path):

@@ -31,7 +31,7 @@ from app.knowledge.warm import InFlight
 from app.storage.history import AnswerDetails, History, PastMessage
 from app.storage.library import Library
 from cache.decoding.sampling import Sampling
-from cache.engine.request import Generation, Request, Reuse
+from cache.engine.request import Completion, Generation, Request, Reuse, Usage
 from cache.errors import CacheError, EngineFull, PromptError
 from cache.memory.keys import PUBLIC_TENANT
 from cache.prompt.parts import Text
@@ -148,7 +148,9 @@ class AnswerInProgress:
                 yield lead + piece
                 lead = ""
         except CacheError as error:
-            raise engine_failed(error) from error
+            if not shown.is_whole:
+                raise engine_failed(error) from error
+            log.warning("a quotation was shown, but the model could not read it: %s", error)
         except BaseException:  # the reader has left: store the text so far
             generation.cancel()
             raise
@@ -181,7 +183,7 @@ class AnswerInProgress:
                 return
             generation, shown = self._running
             try:
-                completion = generation.completion
+                completion = _completion(generation, shown)
                 if shown.text or not (completion.finish_reason == "cancelled" or completion.silence):
                     self._answer, details = finished(completion, shown, self._asked)
                     record_patiently(self._history, self._answer, details, self._open.is_ending)
@@ -195,6 +197,16 @@ class AnswerInProgress:
         self._history.ended(self._asked.question_id, is_withdrawn=is_withdrawn)
         self._open.remove(self)
         self.is_finished.set()
+
+
+def _completion(generation: Generation, shown: CheckedText) -> Completion:
+    """Return the engine's completion; an empty one if the engine failed behind a quotation. Raises CacheError."""
+    try:
+        return generation.completion
+    except CacheError:
+        if not (shown.is_whole and shown.text):
+            raise
+        return Completion(text="", finish_reason="stop", usage=Usage(prompt_tokens=0))
 
 
 def engine_failed(error: CacheError) -> DeskError:
