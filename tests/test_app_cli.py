@@ -155,7 +155,7 @@ def test_what_search_judges_by_is_fitted_and_trained_by_contract(run, desk, tmp_
     assert load_classifier(desk / "search.json") == fitted
     assert document == {"file": str(desk / "search.json"), "threshold": 0.2, "certain": 0.5, **counts}
     shown = run("calibrate-search", "--data", str(file), "--write", str(tmp_path / "s")).out
-    assert "70% of the first as sure, 80% of these rightly, and 10% of the others" in shown
+    assert "70% of the answerable ones confidently, 80% of these correctly, and 10% of the others" in shown
     assert load_classifier(tmp_path / "s") == fitted
     card = run("train-ranker", "--data", str(file), "--leave-out", "a,b", "--local", "c", "--go-on", "--json").document
     assert card["name"] == "ranker-1"

@@ -102,7 +102,7 @@ def test_what_begins_too_late_is_left_out():
     said: list[str] = []
     assert Deadline(said.append, 60).allows("a")
     assert not Deadline(said.append, 0).allows("8 conversations, warmdesk")
-    assert said == ["left out, because the time is over: 8 conversations, warmdesk"]
+    assert said == ["skipped, because the time is over: 8 conversations, warmdesk"]
 
 
 def test_the_engine_answers_a_load(measured):

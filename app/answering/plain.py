@@ -92,7 +92,7 @@ def complete(
         known = f"the model has {engine.info.vocabulary}"
         raise DeskError(f"logit_bias: there is no token {strange[0]}, {known}", code="bad-logit-bias")
     if options.logprobs is not None and engine.info.is_elsewhere:
-        raise DeskError("logprobs: the language model is remote", code="bad-logprobs")
+        raise DeskError("logprobs is not available: the language model is remote", code="bad-logprobs")
     temperature = options.temperature or 0.0
     given = {field.name: getattr(options, field.name) for field in fields(options)}
     given["max_tokens"] = options.max_tokens or MOST_TOKENS

@@ -123,8 +123,8 @@ def whole_desk(
     repeats: Annotated[int, typer.Option(help="Runs of each command.", min=1)] = 3,
     write: Write = None,
 ) -> None:
-    """What an operator waits for: commands, indexing, a killed ingest, the start of a server, search; its memory. With
-    --data-dir the desk is kept, and the next run measures it without indexing.
+    """Measure waiting times of operators: commands, indexing, a killed ingest, server start, search; and memory. With
+    --data-dir the data stay, and the next run measures it without indexing.
     """
     from app.desk.batch import read_questions
     from evals.speed.desk import markdown, measure_desk
@@ -164,7 +164,7 @@ def throughput(
     common: Common,
     clients: Annotated[str, typer.Option(help="Numbers of concurrent clients, comma-separated.")] = "1,8",
     documents: Annotated[int, typer.Option(help="Number of passages.", min=1)] = 20,
-    zipf: Annotated[float, typer.Option(help="Zipf exponent of their popularity; 0: all equal.", min=0)] = 1.0,
+    zipf: Annotated[float, typer.Option(help="Zipf exponent of the popularity; 0: all equally popular.", min=0)] = 1.0,
     requests: Annotated[
         int | None,
         typer.Option(help="Number of questions of each arm.", min=1, show_default="four of each client, at least 8"),
@@ -286,7 +286,7 @@ def eviction(
     budget: Annotated[str, typer.Option(help="Sizes of memory in modules, comma-separated.")] = "25,50,100",
     modules: Annotated[int, typer.Option(help="Number of modules.", min=1)] = 500,
     requests: Annotated[int, typer.Option(help="Number of requests.", min=1)] = 2000,
-    zipf: Annotated[float, typer.Option(help="Zipf exponent of their popularity; 0: all equal.", min=0)] = 1.0,
+    zipf: Annotated[float, typer.Option(help="Zipf exponent of the popularity; 0: all equally popular.", min=0)] = 1.0,
     changes: Annotated[int, typer.Option(help="Number of times that modules exchange their popularity.", min=0)] = 0,
     trace: Annotated[
         Path | None, typer.Option(help='Recorded requests instead, as JSON lines {"modules": [name, ...]}.')

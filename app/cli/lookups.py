@@ -44,7 +44,7 @@ def check(
 @lookups.command("list")
 @takes("data_dir", "as_json")
 def list_lookups(common: Common) -> None:
-    """List the look-ups with what became of them."""
+    """List the look-ups with their outcomes."""
     from app.lookups.definitions import file_of, load
     from app.storage.lookups import LookUpStore
 
@@ -61,7 +61,7 @@ def list_lookups(common: Common) -> None:
             counts = ", ".join(f"{number} {event}" for event, number in sorted(row["by_event"].items()))
             print(f"{row['name']}  {row['identity']}  {counts or 'never asked'}")
         if not document:
-            print("no look-ups: docs/lookups.md says how to write some")
+            print("no look-ups: docs/lookups.md explains how to write them")
 
     common.show({"lookups": document}, show)
 

@@ -213,7 +213,7 @@ def calibrate_search(
     thresholds = {"threshold": classifier.threshold, "certain": classifier.certain}
     line = (
         "{answerable} answerable and {unanswerable} other questions, area under the curve {auc:.2f}; answers "
-        "{answered:.0%} of the first as sure, {answered_right:.0%} of these rightly, and {answered_wrongly:.0%} of the "
-        "others"
+        "{answered:.0%} of the answerable ones confidently, {answered_right:.0%} of these correctly, and "
+        "{answered_wrongly:.0%} of the others"
     ).format(**found)
     common.show({"file": str(file), **found, **thresholds}, lambda: print(f"{file}: {line}"))

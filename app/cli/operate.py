@@ -93,7 +93,7 @@ def serve(common: Common) -> None:
 @commands.command()
 @takes("data_dir", "as_json")
 def stats(common: Common) -> None:
-    """Show what was reused, what was computed, and why. Of the running server, if one runs."""
+    """Show what was reused, what was computed, and why. If a server runs, its figures are shown."""
     from msgspec import convert
 
     from app.cli.reports import print_overview, print_savings

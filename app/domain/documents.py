@@ -151,7 +151,7 @@ READ = "read"
 PAGE_REASONS: Mapping[str, str] = {
     READ: translatable("Read"),
     "alias": translatable("Another address of a page that is read"),
-    "redirect": translatable("Leads to another page"),
+    "redirect": translatable("Redirects to another page"),
     "outside": translatable("Outside of the website's folder"),
     "excluded": translatable("Excluded by a pattern"),
     "robots": translatable("Forbidden by robots.txt"),
@@ -160,7 +160,7 @@ PAGE_REASONS: Mapping[str, str] = {
     "soft-404": translatable("Says that there is no such page"),
     "login": translatable("Needs a login"),
     "browser": translatable("Is written by scripts: needs a browser"),
-    "links": translatable("Only a list of links, which were followed"),
+    "links": translatable("A list of links only; the links were followed"),
     "empty": translatable("No text of its own"),
     "file": translatable("Not a page: picture, archive or other file"),
     "action": translatable("Would change something, such as a logout"),

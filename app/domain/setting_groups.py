@@ -123,12 +123,12 @@ class WebsiteSettings(SettingGroup):
     title = translatable("Websites")
 
     website_pause: Annotated[float, between(0, 60, "a number")] = 1.0
-    """Pause between two requests to a website, in seconds. A longer one that its robots.txt asks for is kept."""
+    """Pause between two requests to a website, in seconds. If its robots.txt asks for more, that is used."""
     website_headers: types.SiteHeaders = Field(default_factory=dict, repr=False)
-    """A header for each host that is asked for, such as the login of a private help centre: "help.example.com" =
+    """A header for each host, such as the login of a private help centre: "help.example.com" =
     "Authorization: Bearer x". No other host gets it."""
     allow_private_addresses: bool = False
-    """Read websites in private networks, too. The server then follows links to any address that it can reach. It is
+    """Also read websites in private networks. The server then follows links to any address that it can reach. It is
     safer to name single hosts in private_hosts."""
     private_hosts: types.Hosts = ()
     """Hosts in private networks that may be read or asked by look-ups, as HOST or HOST:PORT."""

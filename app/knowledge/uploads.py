@@ -239,7 +239,7 @@ class Synchronising:
         except SyncStopped:
             raise
         except _Ended:
-            result = SyncResult(code="sync-stopped", problem="it was stopped: the next run goes on where it was")
+            result = SyncResult(code="sync-stopped", problem="it was stopped: the next run continues from there")
         except DeskError as error:
             if error.code == "ingestion-running":
                 raise

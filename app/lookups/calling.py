@@ -187,7 +187,7 @@ def try_out(lookup: LookUp, given: Mapping[str, str], caller: Caller, user: str 
             raise DeskError(f"{value.name} is missing or does not fit: write {value.name}=...", code="lookups")
         values[value.name] = found[0]
     if unknown := sorted(given.keys() - values.keys()):
-        raise DeskError(f"{unknown[0]!r} is no value of {lookup.name}: known are {', '.join(values)}", code="lookups")
+        raise DeskError(f"{lookup.name} has no value {unknown[0]!r}: known are {', '.join(values)}", code="lookups")
     try:
         request = prepared(lookup, values)
     except Refused as error:

@@ -155,7 +155,7 @@ def checked(file: Path, settings: Settings) -> tuple[tuple[LookUp, ...], list[Pr
     except UnicodeDecodeError:
         raise DeskError(f"{file} is not UTF-8 text: save it as UTF-8", code="lookups") from None
     if len(text) > MOST_BYTES:
-        raise DeskError(f"{file} is larger than 1 MiB: look-ups need less", code="lookups")
+        raise DeskError(f"{file} is larger than 1 MiB: remove texts that no look-up needs", code="lookups")
     try:
         lookups = _File.model_validate(tomllib.loads(text)).lookup
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -225,10 +225,10 @@ def _mistakes(lookup: LookUp, before: Sequence[str], settings: Settings) -> Iter
     yield from _request_mistakes(lookup, settings)
     for name, pointer in lookup.fields.items():
         if pointer and not pointer.startswith("/"):
-            yield ("fields", name), f"{pointer!r} is no JSON pointer: begin with /, for example /status"
+            yield ("fields", name), f"{pointer!r} is not a JSON pointer: begin with /, for example /status"
     for name in lookup.words:
         if name not in lookup.fields:
-            yield ("words", name), f"words of {name}, which is no field"
+            yield ("words", name), f"words of {name}, which is not a field"
     shown = {*lookup.fields, *(value.name for value in lookup.values if not value.private)}
     formats = dict.fromkeys(lookup.fields, FORMATS)
     formats |= {value.name: ("date",) for value in lookup.values if value.kind == "date"}
@@ -254,7 +254,7 @@ def _value_problem(value: Value) -> str:
     except re.error as error:
         return f"the pattern is not valid: {error}"
     if not _is_quick(parsed, set()):
-        return "the pattern may take for ever: it has repeats within repeats, or more than three without an end"
+        return "the pattern may never finish: it has repeats within repeats, or more than three unlimited repeats"
     if value.example and not re.compile(value.pattern, re.ASCII).fullmatch(value.example):
         return f"its example {value.example!r} does not fit the pattern"
     return ""

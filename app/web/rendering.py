@@ -208,7 +208,7 @@ _OF_DOCUMENTS = {
     "collection-unknown": translatable("This collection has no documents any more."),
     "collection-faq": translatable("Questions of the FAQ are deleted one by one, on the page FAQ."),
     "collection-synced": translatable(
-        "A folder or website is synchronised into this collection. Stop reading that one first."
+        "A folder or website is synchronised into this collection. Stop reading it first."
     ),
     "sync-gone": translatable("There is no such folder. Is its disk mounted?"),
     "sync-unreadable": translatable("The server may not read this folder. Give its user the permission."),
@@ -218,14 +218,14 @@ _OF_DOCUMENTS = {
     "sync-relative": translatable("Enter the absolute path of a folder, or the address of a website with https://."),
     "sync-system": translatable("This folder is hidden or belongs to the system. Choose another one."),
     "sync-own-folder": translatable("This folder contains the server's own files. Choose one with documents only."),
-    "sync-overlap": translatable("It shares documents with a synchronised one. Stop reading that one first."),
+    "sync-overlap": translatable("A synchronised folder or website has the same documents. Stop reading it first."),
     "sync-interval": translatable("Choose 5 minutes to 31 days."),
     "sync-collection": translatable("The name of a collection has at most 80 characters."),
     "sync-unknown": translatable("This folder or website is no longer synchronised."),
     "sync-held": translatable(
         "Many pages are gone, so nothing was changed. Look at the website. If that is right, delete the missing pages."
     ),
-    "sync-stopped": translatable("It was stopped. The next run goes on where it was."),
+    "sync-stopped": translatable("It was stopped. The next run continues from there."),
     "website-nothing": translatable("No page of it can be read. The report says why."),
     "website-address": translatable("This is not the address of a website. Write it as https://help.example.com."),
     "website-patterns": translatable("A pattern begins with / and has at most 200 characters, for example /blog/*."),

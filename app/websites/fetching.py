@@ -98,7 +98,7 @@ class Guard:
         is_allowed = self.allow_private or not self.private_hosts.isdisjoint((host, f"{host}:{port}"))
         if not is_allowed and not all(map(is_public, addresses)):
             cure = "if it may be read, name it in private_hosts"
-            raise FetchFailed("private", f"{host} is in a private network or is no ordinary address: {cure}")
+            raise FetchFailed("private", f"{host} is in a private network or has a reserved address: {cure}")
         return addresses[0]
 
 
@@ -273,7 +273,7 @@ def _in_time(pieces: Iterable[bytes], deadline: float) -> Iterator[bytes]:
 def inflated(pieces: Iterable[bytes], encoding: str, most_bytes: int, *, cuts: bool = False) -> bytes:
     """Return the decompressed bytes. cuts: as `Fetcher.get`. Raises FetchFailed, also for an unknown encoding."""
     if encoding.lower() not in ("", "identity", "gzip", "x-gzip", "deflate"):
-        raise FetchFailed("unreadable", f"it is sent in the encoding {encoding[:40]!r}, which was not asked for")
+        raise FetchFailed("unreadable", f"it is sent in the encoding {encoding[:40]!r}, which was not requested")
     unzip = None if encoding.lower() in ("", "identity") else zlib.decompressobj(zlib.MAX_WBITS | 32)
     found, size, sent = list[bytes](), 0, 0
     for piece in pieces:

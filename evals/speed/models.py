@@ -291,7 +291,7 @@ class Deadline:
     def allows(self, what: str) -> bool:
         if time.monotonic() < self._end:
             return True
-        self._report(f"left out, because the time is over: {what}")
+        self._report(f"skipped, because the time is over: {what}")
         return False
 
 
