@@ -195,8 +195,8 @@ GAP_SHARE, LONGEST_GAP = 0.2, 64
 class QueryMix:
     """The composition of an example. passages: numbers to sample from; small numbers train equally well. answered,
     misleading, absent: maximum queries of each kind: answered by a passage; only seemingly answered; about absent
-    passages. whole_answers: number of answered queries trained to their end; others train the first token only, which
-    shows a refusal. elsewhere: share of the questions that are not about the last passage.
+    passages. whole_answers: number of answered queries trained to the end of the answer; others train only the first
+    token, which shows a refusal. elsewhere: share of the questions that are not about the last passage.
     """
 
     passages: tuple[int, ...]
@@ -301,7 +301,7 @@ def choose_passages(topic: Topic, topics: Sequence[Topic], size: int, rng: rando
 
 
 def ask_about(passages: Sequence[TrainingPassage], elsewhere: float, rng: random.Random) -> list[QuestionAnswer]:
-    """Return all questions of the last passage, and questions of other passages as a share `elsewhere` of all."""
+    """Return all questions of the last passage, and of other passages so many that they are the share `elsewhere`."""
     last, others = passages[-1].questions, [pair for passage in passages[:-1] for pair in passage.questions]
     wanted = len(last) * elsewhere / (1 - elsewhere) + rng.random()
     return [*last, *sample_up_to(int(wanted), others, rng)]

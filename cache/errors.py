@@ -1,4 +1,4 @@
-"""The errors of the engine, and what a reader is told of others. Broken invariants are assertions instead."""
+"""The errors of the engine, and texts for errors of libraries. Broken invariants are assertions instead."""
 
 import logging
 from typing import Literal

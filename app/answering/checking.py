@@ -50,7 +50,7 @@ class CheckedText:
         self._said = self._given = self._yes_no = ""
         self._checked: list[CheckedSentence] = []
         self.cited: list[int] = []
-        """Of each paragraph of a checked answer, the index of its statement."""
+        """The index of the statement of each paragraph of a checked answer."""
 
     def __iter__(self) -> Iterator[str]:
         if self._quotation:

@@ -39,7 +39,7 @@ def fitting_things(results: SearchResults, question: str, earlier: str | None) -
 
 
 def _told_of_things(results: SearchResults) -> dict[str, StoredPassage]:
-    """Return the passage with the most likely statement, and those that tell the same of another thing, by title."""
+    """Return the passage with the most likely statement, and passages that say the same of other things, by title."""
     passages = {one.passage.id: one.passage for one in results.found}
     found: dict[str, StoredPassage] = {}
     said: list[Set[str]] = []

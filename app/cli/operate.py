@@ -156,7 +156,7 @@ def run_demo(settings: Settings, documents: Path) -> None:
 
 
 def serve_demo(settings: Settings, documents: Path) -> None:
-    """Serve, index, and print the table when all passages are encoded. Raises as `run_demo` and `serve_desk`."""
+    """Serve, index, and print the table when all passages are encoded. Raises the errors of `serve_desk`."""
     serve_desk(
         settings,
         first=lambda service: fill(service, documents),

@@ -104,8 +104,8 @@ class Housekeeping:
         self.drop(self._care.purge(now - timedelta(seconds=UNDO_S), unused_since) | self._gone_elsewhere())
 
     def asked(self, conversation_id: str, owner: str) -> None:
-        """Watch a conversation that other servers may remove, because this server has its prefixes. Of too many, the
-        prefixes of the one that was asked longest ago are removed instead.
+        """Watch a conversation that other servers may remove, because this server has its prefixes. If there are too
+        many, the prefixes of the conversation with the oldest question are removed instead.
         """
         with self._lock:
             self._asked.pop(conversation_id, None)

@@ -312,7 +312,7 @@ class ReasonRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixRow:
-    """A prefix that later prompts (hits) shared. tokens: its length. text, saved: those of its last segment."""
+    """A prefix that later prompts (hits) shared. tokens: its length. text, saved: its last segment's."""
 
     text: str
     tokens: int
@@ -432,7 +432,7 @@ class PlainOptions:
 
 @dataclass(frozen=True, slots=True)
 class TextLogprob:
-    """The text of a token, the logarithm of its probability, and the likeliest ones in its place."""
+    """The text of a token, the logarithm of its probability, and the most likely alternatives."""
 
     text: str
     logprob: float

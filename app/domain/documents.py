@@ -24,8 +24,8 @@ def passage_label(heading_path: Sequence[str], ordinal: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewDocument:
-    """A document to be stored. path: its absolute path or name. url: its public address. remarks: what is left out of
-    it; None: an older version has stored it and does not tell.
+    """A document to be stored. path: its absolute path or name. url: its public address. remarks: contents that
+    were skipped; None: unknown, because an older version stored it.
     """
 
     path: str
@@ -174,12 +174,12 @@ PAGE_REASONS: Mapping[str, str] = {
     "unreadable": translatable("Cannot be read"),
     "left": translatable("Left for the next run: the limit was reached"),
 }
-"""What became of an address, in words for people, in the order of a report."""
+"""Outcomes of addresses, in words for people, in the order of a report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteOptions:
-    """What of a website is read. pages: most requests for pages in one run. include, exclude: globs of a page's path,
+    """The part of a website to read. pages: maximum pages in one run. include, exclude: globs of a page's path,
     for example "/blog/*": further pages of the host, and pages to leave out.
     """
 
@@ -193,7 +193,7 @@ WHOLE_SITE = SiteOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasonCount:
-    """How many addresses have a reason (see `PAGE_REASONS`). examples: the first ones; each may end with a detail."""
+    """Number of addresses with a reason (see `PAGE_REASONS`). examples: the first ones; each may end with a detail."""
 
     reason: str
     number: int
@@ -215,7 +215,7 @@ class UnreadFile:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncResult:
     """The result of one run over a folder or website, in documents. files: the first skipped or incomplete files;
-    num_files: the number of all such files. reasons: what became of the addresses of a website. problem: why the run
+    num_files: the number of all such files. reasons: outcomes of the addresses of a website. problem: why the run
     failed, "" if it did not; code: the code of its DeskError.
     """
 

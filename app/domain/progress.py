@@ -41,7 +41,7 @@ class ReadingCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentsRead:
-    """How many files of an ingestion are read. is_most: they are most of the documents, so answers will be missing."""
+    """Number of files that an ingestion has read. is_most: most documents are among them, so answers are missing."""
 
     read: int
     total: int

@@ -49,7 +49,7 @@ class FaqDraft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaqPair(FaqDraft):
-    """A pair of the FAQ. author: the account that changed it last. hits: how often it alone answered a customer."""
+    """A pair of the FAQ. author: the account that changed it last. hits: number of questions that it alone answered."""
 
     id: int
     author: str

@@ -219,7 +219,7 @@ def number(text: str, has_point: bool) -> str:
 
 
 def unit_of(match: re.Match[str]) -> str:
-    """Return the factor and the base unit: "60 seconds"."""
+    """Return the factor and base unit of a match: "60 seconds" for minutes."""
     return next(f"{factor} {base}" for i, (factor, base, _) in enumerate(UNITS) if match[f"u{i}"])
 
 

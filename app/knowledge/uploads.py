@@ -180,7 +180,7 @@ class Synchronising:
             return dict(self._running)
 
     def stop(self, folder: str, *, who: str) -> None:
-        """End a run soon, if it runs in this process. What was read stays; the next run goes on."""
+        """Stop a run soon, if it runs in this process. What was read stays; the next run continues from there."""
         with self._lock:
             if folder in self._running:
                 self._stopped.add(folder)

@@ -63,7 +63,7 @@ class Websites:
         return result
 
     def try_out(self, url: str, site: SiteOptions, progress: Progress) -> tuple[ReasonCount, ...]:
-        """Read the first pages of a website, change nothing, and return what became of them. Raises as `read`."""
+        """Read the first pages of a website, change nothing, and return their outcomes. Raises the errors of `read`."""
         url = checked(url, site)
         site = SiteOptions(pages=min(site.pages, TRIED_PAGES), include=site.include, exclude=site.exclude)
         self._settings.websites_folder.mkdir(mode=0o700, parents=True, exist_ok=True)

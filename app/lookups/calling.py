@@ -207,7 +207,7 @@ def failed(lookup: LookUp, language: str, detail: str, status: int = 0) -> Calle
 
 
 def read(lookup: LookUp, reply: Reply, secrets: list[str], values: Mapping[str, str], language: str) -> Called:
-    """Return what is shown of a reply. With identity knows, wrong and unknown details get the same words."""
+    """Return the text to show. With identity = "knows", wrong and unknown details get the same text."""
     unknown = (404, 410, 403) if lookup.identity == "knows" else (404, 410)
     shown = {value.name: values[value.name] for value in lookup.values if not value.private and value.name in values}
     if reply.status in unknown:

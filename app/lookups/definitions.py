@@ -42,8 +42,8 @@ class Part(BaseModel):
 
 
 class Value(Part):
-    """What the customer has to say. clean: steps before the pattern. choices: by value, its words in each language.
-    private: masked in all that is kept, and never in a URL.
+    """A value to ask the customer for. clean: steps before the pattern. choices: by value, its words in each language.
+    private: masked in stored texts, and never in a URL.
     """
 
     name: Name
@@ -67,7 +67,7 @@ class Request(Part):
 
 
 class Answers(Part):
-    """What the customer reads."""
+    """Texts for the customer."""
 
     found: Texts
     not_found: Texts

@@ -1,4 +1,4 @@
-"""What a message means while a look-up is open, and what is said next. No clock, no database, no network.
+"""The meaning of a message while a look-up is open, and the reply. No clock, no database, no network.
 
 The order for each message: a way out, a person, yes or no, the value that was asked for, another value, a question
 (answered from the documents, then one line leads back), else a misfit. Only words of the customer become values.
@@ -81,9 +81,9 @@ class Open:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What follows from a message. open: what is stored; None: nothing is open any more. is_beside: the documents
-    answer, and `turn.line` stands below. calls: send the request with `open.values`. is_attempt: the message was taken
-    for a value, so a private one in it is masked.
+    """The result of a message. open: the state to store; None: nothing is open any more. is_beside: the documents
+    answer, and `turn.line` is shown below. calls: send the request with `open.values`. is_attempt: the message was
+    taken for a value, so a private one in it is masked.
     """
 
     turn: LookUpTurn
@@ -280,8 +280,8 @@ def shown_values(lookup: LookUp, values: Mapping[str, str], language: str) -> st
 
 
 def masked(lookup: LookUp, message: str, *, is_attempt: bool, asks: str) -> str:
-    """Return a message as it is kept: without private values. asks: the value that was asked for; a message that may be
-    a mistyped private one is masked as a whole.
+    """Return a message as it is stored: without private values. asks: the requested value; a message that may be a
+    mistyped private one is masked as a whole.
     """
     private = [value for value in lookup.values if value.private]
     if not any(fits(value, message) for value in private):

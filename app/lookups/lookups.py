@@ -1,7 +1,7 @@
 """The look-ups of an open desk: what a message means, the calls, and what is stored of them.
 
 The state is stored with the conversation before anything is said, and deleted before a call, so that no call is made
-twice. A program that sends all messages each time, without the conversation's id, goes on with the open look-up whose
+twice. A program that sends all messages each time, without the conversation's id, continues the open look-up whose
 customer wrote exactly these messages. Nothing that a look-up asked or said is read by a model or searched: it is not in
 `History.past`, and of the messages that a program sends only those count that are answers of ours from the documents.
 """
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """Who sends a message, and where. user: who is signed in on the company's site. address: "" for programs."""
+    """The sender of a message. user: who is signed in on the company's site. address: "" for programs."""
 
     owner: str
     conversation_id: str | None

@@ -67,7 +67,7 @@ _WATCHED = "queue watched"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandoffOfSomebody:
-    """A hand-off as agents see it. owner: the conversation's. role, text, said: those of the last message."""
+    """A hand-off as agents see it. owner: the conversation's. role, text, said: the last message's."""
 
     handoff: Handoff
     owner: str

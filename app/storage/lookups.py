@@ -1,4 +1,4 @@
-"""Open look-ups, and what became of their calls. Values are stored only while a look-up is open."""
+"""Open look-ups, and the outcomes of calls. Values are stored only while a look-up is open."""
 
 from collections.abc import Collection
 from dataclasses import dataclass

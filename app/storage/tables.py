@@ -366,7 +366,7 @@ class LookUpStateRow(Base):
 
 
 class LookUpCallRow(Base):
-    """What became of a look-up. event: asked, found, not_found, failed or cancelled. visitor, address: hashes, for an
+    """An event of a look-up. event: asked, found, not_found, failed or cancelled. visitor, address: hashes, for an
     hour. ms: duration of the call.
     """
 

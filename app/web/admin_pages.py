@@ -244,7 +244,7 @@ def kind_of(schema: Mapping[str, Any]) -> str:
 
 
 def add_lookup_routes(app: FastAPI, desk: Service, audit: Audit) -> None:
-    """Add the page of look-ups: what became of each, and a try with an operator's values, written to the audit log."""
+    """Add the page of look-ups: the outcomes of each, and a try with an operator's values, written to the audit log."""
 
     def page(request: Request, status: int = 200, **tried: Any) -> HTMLResponse:
         rows = [(one, desk.lookups.figures(one.name)) for one in desk.lookups.all()]

@@ -82,7 +82,7 @@ class TypedText(BaseModel):
 
 
 def add_typing_routes(app: FastAPI, desk: Service, limits: QuestionLimits) -> None:
-    """Add a route for the chat page and one for the widget. Their response is always the same."""
+    """Add the routes that receive unfinished questions, to search early. Their response is always the same."""
 
     @app.post("/typing")
     @app.post("/widget/typing")

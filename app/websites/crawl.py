@@ -1,7 +1,7 @@
 """One run over a website: from its first page and its sitemaps from link to link, within its folder and the limits.
 
-Pages that are documents already are asked for first, with conditions, so that unchanged ones are not sent again. A run
-that was ended goes on where it was (`mirror`). Each address is counted under one reason. Out of scope: which pages
+Pages that are documents already are requested first, with conditions, so that unchanged ones are not sent again. A run
+that was stopped is continued (`mirror`). Each address is counted under one reason. Out of scope: which pages
 become documents (`selecting`), storing and removing documents.
 """
 

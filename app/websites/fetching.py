@@ -79,8 +79,8 @@ def resolve(host: str, port: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guard:
-    """Chooses the address of a host. allow_private: hosts of private networks are allowed, too. private_hosts: those
-    that are allowed anyway, as HOST or HOST:PORT.
+    """Chooses the address of a host. allow_private: hosts of private networks are also allowed. private_hosts: always
+    allowed, as HOST or HOST:PORT.
     """
 
     allow_private: bool = False

@@ -1,8 +1,8 @@
-"""A website as it was read last: one file for each address that was asked for, one for each document.
+"""A website as last read: one file for each requested address, and one for each document.
 
 A file is replaced as a whole, so a killed run loses at most the page it was reading. A run has an id until it is
-complete. The next run takes pages with this id as they are, and goes on with the others. A file that cannot be read
-counts as missing: its page is read again.
+complete. The next run does not read pages with this id again, and continues with the other pages. A file that cannot be
+read counts as missing: its page is read again.
 """
 
 import json
@@ -24,7 +24,7 @@ MOST_ABSENT = 2  # a page that so many complete runs in a row did not find is go
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRecord:
-    """What became of an address. run: the last run that asked for it. outcome: a key of `PAGE_REASONS`.
+    """The outcome of an address. run: the last run that requested it. outcome: a key of `PAGE_REASONS`.
     blocks: its text, also the last known one of a page that cannot be read now. absent: complete runs in a row that did
     not find it. target: where it redirects to. canonical: the address that it names as its own.
     """

@@ -1,4 +1,4 @@
-"""What a site's owner says to programs: robots.txt (RFC 9309) and the sitemaps."""
+"""A site's rules for programs: robots.txt (RFC 9309) and the sitemaps."""
 
 import io
 from collections.abc import Iterable, Iterator

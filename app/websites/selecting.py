@@ -28,7 +28,7 @@ _NOT_FOUND = re.compile(
     r"\b404\b|not found|no longer (here|available)|does not exist|introuvable|nicht gefunden|找不到|不存在", re.I
 )
 LOGIN = re.compile(r"[/._-](log[-_]?in|sign[-_]?in|sso|oauth2?|saml2?)\b", re.IGNORECASE)
-"""Of addresses to which a page redirects people who have to log in."""
+"""Matches addresses to which a page redirects people who have to log in."""
 
 
 def block_key(block: Block) -> int:
@@ -49,7 +49,7 @@ class NotFoundPage:
         object.__setattr__(self, "keys", frozenset(map(block_key, self.blocks)))
 
     def is_like(self, page: WebPage, path: str) -> bool:
-        """Return whether a page is this one: all that differs is the same but for the address in it."""
+        """Return whether a page is this one: the blocks that differ are equal except for the address in them."""
         others = frozenset(map(block_key, page.blocks))
         own = _text([block for block in page.blocks if block_key(block) not in self.keys], path)
         ours = _text([block for block in self.blocks if block_key(block) not in others], self.path)

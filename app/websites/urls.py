@@ -74,7 +74,7 @@ def is_same_site(one: str, other: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What belongs to a website: pages of its host, in the folder of its first page or fitting a pattern of `include`,
+    """The pages of a website: pages of its host, in the folder of its first page or fitting a pattern of `include`,
     but none of `exclude`. Patterns are globs of path and query, for example "/blog/*".
     """
 

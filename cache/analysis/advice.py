@@ -156,7 +156,7 @@ def is_on_both_sides(owner: Schema | Module) -> bool:
 
 def advise_prompt(prompt: Prompt, tokenizer: Tokenizer, layout: Layout | None = None) -> Advice:
     """Return advice on a PML prompt: its new text and its arguments are computed in every request. layout: its
-    schema's; without it only these are counted. Raises PMLError if the prompt does not fit the schema.
+    schema's; None: the schema's text is not counted. Raises PMLError if the prompt does not fit the schema.
     """
     findings: list[Finding] = []
     total = reusable = 0

@@ -17,7 +17,7 @@ class Sampling:
     probability, as a share of the likeliest token's. seed: makes a sampled answer repeatable. repetition_penalty: makes
     tokens of the answer so far less likely (Keskar et al., 2019), not those of the prompt, because answers should quote
     it. presence_penalty, frequency_penalty: subtracted from logits of such tokens, once and for each time (OpenAI).
-    logit_bias: (token, added to its logit). stop: strings that end it. logprobs: number of likeliest tokens, see
+    logit_bias: (token, added to its logit). stop: strings that end it. logprobs: number of top tokens, see
     `TokenLogprob`; None: no log probabilities. given: its first tokens, which the model reads and does not choose; with
     a stop token at their end they are the whole answer. opening: (token, bias) for the first token of a model's
     refusals. ends_loops: see `loop_length`. Raises ValueError.
@@ -40,7 +40,7 @@ class Sampling:
     ends_loops: bool = False
 
     def is_greedy(self, *, first: bool) -> bool:
-        """Return whether the next token is simply the likeliest one. first: it is the first of the answer."""
+        """Return whether the next token is simply the most likely one. first: it is the first of the answer."""
         changes = self.temperature or self.given or self.stop or self.logit_bias or (first and self.opening)
         return (
             self.logprobs is None

@@ -136,7 +136,7 @@ class Running:
 
     @property
     def most_steps(self) -> int:
-        """Number of tokens that a pass may choose, the likeliest ones; 0 if the engine must choose them."""
+        """Maximum number of tokens that the model may choose greedily in one call; 0 if the engine must choose."""
         is_greedy = self.admitted.request.sampling.is_greedy(first=not self.answer)
         if self.is_read or self.sequence.pending > 1 or not is_greedy:
             return 0

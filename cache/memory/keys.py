@@ -3,7 +3,7 @@
 A key covers everything the KV depends on: model, dtype, position scheme (all in the model's fingerprint), who may
 share it (tenant), the context before the segment while it was encoded (prefix and left context), its positions and its
 token ids. Modules with equal keys are interchangeable. Keys begin with a tag of the hash algorithm (BLAKE2b-256). Also
-what is told of a stored module or prefix: its source, uses and check.
+the reports on a stored module or prefix: its source, uses and check.
 """
 
 import hashlib

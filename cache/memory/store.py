@@ -217,7 +217,7 @@ class Store:
             self.writer.close()
 
     def prefix_uses(self, limit: int) -> list[PrefixUse]:
-        """Return the prefixes that saved most. Of nested prefixes, each counts its own tokens."""
+        """Return the prefixes that saved most tokens. A prefix that extends another counts only its own tokens."""
         used = (
             PrefixUse(tokens=node.step.tokens, num_tokens=sum(len(n.step.tokens) for n in node.path()), hits=node.hits)
             for node in self.device.prefixes.nodes()

@@ -1,5 +1,5 @@
 """GGUF files: their metadata, and their tensors as they lie in the mapped file. Nothing is copied or dequantised.
-What language models have in them, and whether a file can run packed (`packed_model`), is told without PyTorch.
+The contents of a model, and whether it can run packed (`packed_model`), can be read without PyTorch.
 Every length is checked against the file, so that a damaged one is a ModelError of one line and not a trace.
 """
 
@@ -207,7 +207,7 @@ class Values:
 
     @property
     def scale(self) -> float:
-        """Of scores: the 27 B models of Gemma, which files tell by their layers only, have their own."""
+        """Factor of attention scores. Gemma's 27 B models, recognised by their layers, have their own."""
         is_27b = (self.architecture, self["block_count"]) in (("gemma2", 46), ("gemma3", 62))
         size = self["embedding_length"] // self["attention.head_count"] if is_27b else self.head_dim
         return float(size**-0.5)

@@ -208,8 +208,8 @@ def load_model(
 
 
 def load_packed(name: str | None, converted: Path, adapter: Path | None) -> PackedModel | None:
-    """Load a model that runs from its GGUF file as it is. None: no such file, an adapter that is not covered, or no
-    compiler. Raises ModelError.
+    """Load a model that runs directly from its GGUF file. Returns None for another file, an unsupported adapter, or
+    without a compiler. Raises ModelError.
     """
     path = bundled_gguf() if name is None else Path(name).expanduser()
     if path.suffix != ".gguf" or not path.is_file():

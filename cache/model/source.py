@@ -1,5 +1,5 @@
-"""The files of a language model by its name, and what they say without its weights: tokenizer, positions, and whether
-modules can be placed. PyTorch is not imported, unless transformers does.
+"""Find a language model's files by its name, and read from them, without weights: tokenizer, positions, and whether
+modules can be placed. PyTorch is imported only if transformers does it.
 """
 
 import importlib.util

@@ -288,7 +288,7 @@ REPORT_S = 1.0  # seconds between reports of replicas
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """A fleet. replicas: number. memory: bytes for keys and values of each. per_machine: replicas on a machine."""
+    """Engines to simulate. replicas: number. memory: bytes of each, for keys and values. per_machine: number."""
 
     replicas: int
     memory: int

@@ -57,7 +57,7 @@ class ChildProcess:
         return f"exit status {status}" if status >= 0 else f"killed by {signal.Signals(-status).name}"
 
     def close(self) -> None:
-        """End it, in case that nobody has used it."""
+        """Kill a process that was not used."""
         self.kill()
         self.end()
         self.socket.close()

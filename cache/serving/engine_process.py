@@ -89,7 +89,7 @@ class EngineProcess(EngineElsewhere):
     """An `EngineInterface` for an engine in a child process."""
 
     def __init__(self, spec: EngineSpec, process: ChildProcess | None = None) -> None:
-        """process: one that was started before and serves nobody yet."""
+        """process: a started process that no engine uses yet."""
         self._spec, self._lock = spec, threading.Lock()
         self._child = Child(process)
         try:

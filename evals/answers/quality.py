@@ -253,9 +253,9 @@ class Bench:
 
 def quality_row(name: str, cases: Sequence[Case], outcomes: Sequence[dict[str, CaseOutcome]]) -> dict[str, Any]:
     """Sum up an arm over all cases. Pairs are 95 % intervals; deltas are against full attention. agree: share of
-    answers like those of full attention. recomputed_tokens: mean of the passage tokens computed in a request;
-    recomputed_share: how many of all passage tokens. A value that was not measured is None. `noise` has only the
-    distance.
+    answers similar to the answers with full attention. recomputed_tokens: mean number of passage tokens computed in a
+    request; recomputed_share: their share of all passage tokens. A value that was not measured is None. `noise` has
+    only the distance.
     """
     mine = [outcome[name] for outcome in outcomes]
     full = [outcome[FULL] for outcome in outcomes]

@@ -159,5 +159,5 @@ def free_port() -> int:
 
 
 def resident_bytes(process: int | None = None) -> int:
-    """Return the memory of a process, or of this one, with the pages of mapped files that it has read."""
+    """Return the memory of a process (default: this one), including the pages of mapped files that it has read."""
     return int(psutil.Process(process).memory_info().rss)

@@ -85,7 +85,7 @@ class ModelCost:
 
     @classmethod
     def of_file(cls, file: GGUFFile) -> "ModelCost":
-        """Of a model that runs from its GGUF file as it is."""
+        """Return the costs of a model that runs directly from its GGUF file."""
         values = Values(file)
         matrices = {name: one for name, one in file.tensors.items() if len(one.shape) > 1}
         head = matrices.pop("output.weight" if "output.weight" in matrices else "token_embd.weight")
@@ -283,7 +283,7 @@ def markdown(result: dict[str, Any], command: str) -> str:
 
 
 class Deadline:
-    """Ends a measurement in time: what begins too late is left out, and said. report: called with a line."""
+    """Ends a measurement in time: parts that would begin too late are skipped and reported. report: gets a line."""
 
     def __init__(self, report: Report, seconds: float = TIME_S) -> None:
         self._report, self._end = report, time.monotonic() + seconds

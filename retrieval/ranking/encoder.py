@@ -34,7 +34,7 @@ _SCALE = 127.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionVectors:
     """Vectors of a question. whole: `[hidden]`. tokens: `[tokens, short]`. weights: `[tokens]`, importance of each
-    token, in sum 1. bar: score that an answering statement must reach.
+    token, summing to 1. bar: score that an answering statement must reach.
     """
 
     whole: Vectors

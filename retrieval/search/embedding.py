@@ -237,8 +237,8 @@ class SentenceEmbedder:
 
     def knowledge(self, text: str) -> float:
         """Return the share of characters in known tokens, less if tokens are parts of characters. A tokenizer splits an
-        unknown script into unknown tokens or single bytes. The share is limited if the model card names languages
-        without the text's one: an English model has tokens for German but knows little of it.
+        unknown script into unknown tokens or single bytes. The share is limited if the model card does not name the
+        language of the text: an English model has tokens for German but knows little of it.
         """
         is_foreign = self._languages and language_of(text, self._languages[0]) not in self._languages
         return min(self._known_share(text), _FOREIGN if is_foreign else 1.0)

@@ -1,4 +1,4 @@
-"""What is left out of a document, so that unchanged files need not be read again."""
+"""Skipped contents of a document, so that unchanged files need not be read again."""
 
 import sqlalchemy as sa
 from alembic import op
