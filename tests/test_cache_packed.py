@@ -431,7 +431,7 @@ def test_a_file_becomes_the_model_of_transformers(family, tmp_path):
 
 def test_a_file_that_is_not_covered_is_one_line_at_its_load(tmp_path):
     write(tmp_path / "m.gguf", "llama", "BF16", **{"llama.expert_count": 4})
-    with pytest.raises(ModelError, match=r"cannot run: architecture 'llama'.* Covered are GGUF files of llama, "):
+    with pytest.raises(ModelError, match=r"cannot run: architecture 'llama'.* Supported architectures: llama, "):
         loading.load_model(str(tmp_path / "m.gguf"), device="cpu", converted=tmp_path)
     with pytest.raises(ModelError, match="cannot run: architecture 'llama'"):
         source.placement_problem(tmp_path / "m.gguf")

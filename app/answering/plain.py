@@ -1,7 +1,7 @@
-"""The language model alone: messages to a prompt, without documents, decision and checks.
+"""Answers from the language model alone, without documents, decision and checks.
 
 The model's chat template makes the prompt, which only grows at its end. So every earlier turn is an exact prefix of the
-next prompt; only its owner finds it. Texts of all roles are literal: only the template's own strings are structure.
+next prompt. Only its owner can reuse it. Texts of all roles are literal: only the template's own strings are structure.
 Nothing is stored.
 """
 

@@ -30,7 +30,7 @@ from retrieval.text.sentences import as_said
 def quotation(
     shown: Sequence[RankedStatement], refusal: str, tokenizer: Tokenizer, stop: int, room: int
 ) -> tuple[str, tuple[int, ...]]:
-    """Return text and tokens of an answer of these statements, as many as fit, or of the refusal if there are none.
+    """Return text and tokens of an answer with these statements, as many as fit; without statements, of the refusal.
     stop: the token that ends an answer. room: maximum tokens.
     """
     said = list(dict.fromkeys(as_said(one.text) for one in shown)) or [refusal]

@@ -1,4 +1,4 @@
-"""Progress of long work, and of pre-encoding; work that may hang on a thread of its own."""
+"""Progress of long work and of pre-encoding, and a separate thread for work that may hang."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future

@@ -131,7 +131,7 @@ class WebsiteSettings(SettingGroup):
     """Also read websites in private networks. The server then follows links to any address that it can reach. It is
     safer to name single hosts in private_hosts."""
     private_hosts: types.Hosts = ()
-    """Hosts in private networks that may be read or asked by look-ups, as HOST or HOST:PORT."""
+    """Hosts in private networks that websites and look-ups may use, as HOST or HOST:PORT."""
     lookups_file: types.OptionalText = None
     """File with the look-ups (docs/lookups.md). Unset: lookups.toml in the data folder."""
 

@@ -31,7 +31,7 @@ def fits(value: Value, message: str) -> list[str]:
 
 
 def written(value: Value, message: str) -> list[str]:
-    """Return the words of a message that are a value of a pattern with digits, as they are written."""
+    """Return the words of a message that have digits and match the pattern of a value, unchanged."""
     if value.kind != "pattern":
         return []
     words = [word.strip(_EDGES) for word in _TOKEN.findall(unicodedata.normalize("NFKC", message))]

@@ -49,7 +49,7 @@ class RowLimit:
         self._num_cut = self._num_well = 0
 
     def fit(self, scheduled: dict[Sequence, int]) -> dict[Sequence, int]:
-        """Cut a pass, rows by sequence, to the limit. Sequences that were skipped longest go first."""
+        """Reduce a pass to at most `most` rows. scheduled: rows by sequence. Sequences skipped longest go first."""
         if sum(scheduled.values()) <= self.most:
             return scheduled
         self._num_cut += 1

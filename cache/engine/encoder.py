@@ -59,7 +59,7 @@ class EncodeJob:
         return key in self.started or self.needs_next(key, store)
 
     def needs_next(self, key: str, store: Store) -> bool:
-        """Return whether a module is the job's next one, or a conditioning prefix of it."""
+        """Return whether a module is the next module of the job, or its conditioning prefix."""
         return any(key in keys_of(segment, tenant, store) for segment, tenant in [*self.segments][:1])
 
     def has_next(self, key: str, store: Store) -> bool:

@@ -1,12 +1,12 @@
 """Eviction order: a module's or prefix's value is its recent use times the cost to restore it.
 
 Each use counts half as much after a half-life (LRFU, Lee et al. 2001). A long half-life gives the most hits while
-popularity is stable, a short one while it changes. Two simulations hold the keys that memory would hold under each, and
-the one with more recent hits decides (as in LeCaR, Vietri et al. 2018, and the shadow caches of adaptive W-TinyLFU,
-Einziger et al. 2018). A round, the unit of half-lives, is as many uses as memory holds entries.
+popularity is stable, a short one while it changes. Two simulations hold the keys that memory would hold under each
+half-life. The one with more recent hits decides (as in LeCaR, Vietri et al. 2018, and the shadow caches of adaptive
+W-TinyLFU, Einziger et al. 2018). A round, the unit of half-lives, is as many uses as memory holds entries.
 
-The value is the mark of the uses + log2(seconds), where seconds is the present cost to restore one token. Use counts of
-evicted modules are remembered, so a popular module keeps its value when it returns. Pinned modules are evicted last.
+The value is the mark (see `Marks`) + log2(seconds), where seconds is the present cost to restore one token. Use counts
+of evicted modules are remembered, so a popular module keeps its value when it returns. Pinned modules are evicted last.
 Values are in a heap and mostly rise, so the lowest is recomputed when it is needed. All are recomputed from time to
 time, because costs change.
 """

@@ -1,7 +1,7 @@
 """GGUF files as transformers' own models: weights in floating point, for GPUs, training, and as the oracle.
 
 Built from the file's metadata here, because transformers drops the rope scaling of GGUF files. Nothing is stored.
-Covered are Llama, Mistral, Qwen 2 and Qwen 3; others run packed only (`packed_model`).
+Llama, Mistral, Qwen 2 and Qwen 3 are supported; others run packed only (`packed_model`).
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """Models of GGUF files on a processor: weights stay in 4 to 8 bits. They are packed once, tensor by tensor, from the
 mapped file into memory, and never dequantised or stored; embeddings are read from the mapping.
 
-Covered are Llama, Mistral (whose files say llama), Qwen 2 and 3, Phi 3 and 4, and Gemma 1 to 3. Layers of Gemma 3 have
+Llama, Mistral (whose files say llama), Qwen 2 and 3, Phi 3 and 4, Gemma 1 to 3 are supported. Layers of Gemma 3 have
 windows and angles of their own, so it reuses exact prefixes only; other models run up to their window.
 """
 

@@ -153,7 +153,7 @@ def open_gguf(path: Path) -> GGUFFile:
     file = mapped_gguf(path)
     if reason := why_not_packed(file):
         raise ModelError(
-            f"model file {str(path)!r} cannot run: {reason}. Covered are GGUF files of {', '.join(COVERED)}; "
+            f"model file {str(path)!r} cannot run: {reason}. Supported architectures: {', '.join(COVERED)}; "
             "use one of them, or the model's folder of safetensors"
         )
     return file

@@ -433,8 +433,8 @@ class Simulation:
 
 
 class SimulatedMemory:
-    """Memory of `slots` slots. cost: seconds to restore a token of a document, or of rows (None). evicted: documents
-    that were evicted since they last came.
+    """Memory of `slots` slots. cost: seconds to restore a token of a document; None: of a conversation's rows. It
+    remembers evicted documents until their next use.
     """
 
     def __init__(self, slots: int, cost: Callable[[int | None], float]) -> None:

@@ -206,7 +206,7 @@ class Refusal(Exception):
         return self.status in TRANSIENT and not self.is_too_long
 
     def as_error(self, spec: ServerSpec, known: tuple[str, ...] = ()) -> CacheError:
-        """Return the reader's error. known: names of the server's models, if it lists them."""
+        """Return the error to show to people. known: names of the server's models, if it lists them."""
         where, said = f"the model's server {spec.url}", ", ".join(filter(None, (str(self.status), self.code)))
         if self.status in (401, 403):
             cure = "set WARMDESK_OPENAI_API_KEY" if spec.key is None else "correct WARMDESK_OPENAI_API_KEY"

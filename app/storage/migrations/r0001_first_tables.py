@@ -1,4 +1,4 @@
-"""The first tables. A new database gets the current ones at once (`app.storage.migrate`), so nothing is to do."""
+"""The first tables. A new database gets the current tables at once (`app.storage.migrate`): no steps are needed."""
 
 revision = "0001"
 down_revision = None
