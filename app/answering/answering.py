@@ -1,6 +1,6 @@
 """From a question to a recorded answer: history -> `prepare` -> engine -> checks -> `record`.
 
-The question is stored before anything is computed, and the answer when it ends, also if the reader has left. If the
+The question is stored before anything is computed, and the answer when it ends, even if the reader has left. If the
 database is busy, full or unreachable, storing an answer is retried. Out of scope: the stored fields (`record`).
 """
 
@@ -102,7 +102,7 @@ class AnswerStream(Protocol[T_co]):
 
 
 class OpenAnswer(Protocol):
-    """A running answer, for a server that stops. finish: record it, also without a reader."""
+    """A running answer, as a stopping server uses it. finish: record it, even without a reader."""
 
     is_finished: threading.Event
 
@@ -143,7 +143,7 @@ class AnswerInProgress:
             return
         generation, shown = self._running
         try:
-            lead = says + BETWEEN if says else ""  # with the first words: alone it would be no answer
+            lead = says + BETWEEN if says else ""  # sent with the first words, because alone it is not an answer
             for piece in shown:
                 yield lead + piece
                 lead = ""
@@ -200,7 +200,7 @@ class AnswerInProgress:
 
 
 def _completion(generation: Generation, shown: CheckedText) -> Completion:
-    """Return the engine's completion; an empty one if the engine failed behind a quotation. Raises CacheError."""
+    """Return the engine's completion; an empty one if the engine failed after a quotation. Raises CacheError."""
     try:
         return generation.completion
     except CacheError:
@@ -221,7 +221,7 @@ class OpenAnswers:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.is_ending = threading.Event()
-        self._answers: WeakSet[OpenAnswer] = WeakSet()  # an answer that was asked for may have no reader
+        self._answers: WeakSet[OpenAnswer] = WeakSet()  # weak: a requested answer may have no reader
 
     def add(self, answer: OpenAnswer) -> None:
         with self._lock:
@@ -306,7 +306,7 @@ class Answering:
         replaces: str = "",
         lookup: LookUpTurn | None = None,
     ) -> AnswerInProgress:
-        """Record a valid question, search, plan and submit. Arguments as of the service. Raises DeskError."""
+        """Record a valid question, search, plan and submit. Arguments: see `Service.ask`. Raises DeskError."""
         started, arrived = time.perf_counter(), datetime.now(UTC)
         with self._in_flight.track():
             if conversation_id is None:
@@ -361,7 +361,7 @@ class Answering:
         """Search and compute once without recording, so that the first customer does not wait for lazy loading. A slow
         or unreachable remote model server is logged and not waited for.
         """
-        with suppress(DeskError):  # the prompt does not fit: every question will say so
+        with suppress(DeskError):  # the prompt does not fit: every question will report this
             self.questions.prepare(REHEARSED, [])
         plan = self.engine.arrange([Text(text=REHEARSED)])
         generation = self.engine.submit(Request(plan=plan, sampling=Sampling(max_tokens=1), reuse="off"))
@@ -371,7 +371,7 @@ class Answering:
     def request(
         self, prepared: PreparedQuestion, reuse: Reuse, session: str | None, policy: Policy, owner: str = OPERATOR
     ) -> Request:
-        """Return the engine's request. Only its owner can reuse its prefix; passages' modules are shared."""
+        """Return the engine's request. Only the owner can reuse its prefix; modules of passages are shared."""
         plan, settings = prepared.plan, self.settings
         assert plan is not None
         _, given = self._quotation(prepared)

@@ -21,7 +21,7 @@ from app.grounding.grounding import ALONE, CITED, AnswerChecker, CheckedSentence
 from app.knowledge.finder import RankedStatement
 from retrieval.text.sentences import as_said, complete, sentences
 
-_NEXT = re.compile(r"(?<=[.!?。！？])\s+(?=\[\d)")  # before the number of the next sentence's statement
+_NEXT = re.compile(r"(?<=[.!?。！？])\s+(?=\[\d)")  # the space before the citation number of the next sentence
 ENOUGH_OF_REFUSAL = 40
 """Number of characters that identify the refusal. A checked answer shows nothing after it."""
 
@@ -113,7 +113,7 @@ class CheckedText:
 
     @property
     def is_whole(self) -> bool:
-        """Return whether the answer was shown at once, so that the model's end does not matter."""
+        """Return whether the whole answer was shown at once. How the model ends does not matter then."""
         return bool(self._quotation)
 
     @property
@@ -139,7 +139,7 @@ class CheckedText:
 
 NEAREST = 3  # number of documents whose best passage is cited only for its rank
 SHARED_WORDS = 0.6
-"""Share of the answer's words that a further citation must contain, relative to the passage with most of them."""
+"""A further citation must share at least this part of the number of words that the best passage shares."""
 
 WORD = re.compile(r"\w+")
 
@@ -166,15 +166,15 @@ def cite(answer: str, found: Found) -> list[tuple[StoredPassage, Citation]]:
 def cite_quotation(answer: str, said: Sequence[RankedStatement], found: Found) -> list[tuple[StoredPassage, Citation]]:
     """Citations of statements in their order, then of the nearest pages, marked as such. said: the statements to show.
 
-    (login.gov: the right page or the facts are shown for 95 % of the questions; 91 % with the three nearest pages of
-    all instead of the three nearest other than those of the statements.)
+    (login.gov: the right page or the facts are shown for 95 % of the questions. If the three nearest pages may include
+    pages of the statements, it is 91 %.)
     """
     by_text = {text: one for one in said for text in (one.text, as_said(one.text))}
     return cite_statements({n: by_text[text] for n, text in enumerate(answer.split(BETWEEN)) if text in by_text}, found)
 
 
 def cite_statements(shown: Mapping[int, RankedStatement], found: Found) -> list[tuple[StoredPassage, Citation]]:
-    """Citations of an answer whose paragraphs are, or say, these statements."""
+    """Citations of an answer. shown: by paragraph number, the statement that the paragraph quotes or rewords."""
     by_id = {passage.id: (passage, score) for passage, score in found}
     told = [(number, one) for number, one in shown.items() if one.passage in by_id]
     ids = [one.passage for _, one in told]
@@ -216,7 +216,7 @@ def _marks_of(answer: str, passage: StoredPassage) -> tuple[Mark, ...]:
 
 
 def _marks_by_words(answer: str, passages: Sequence[StoredPassage]) -> dict[int, tuple[Mark, ...]]:
-    """For each paragraph in the model's own words, the sentence that shares most long words with it, by passage."""
+    """Return marks by passage id: for each paragraph, the sentence that shares most long words with it."""
     said = [(passage, sentence) for passage in passages for sentence in sentences(passage.text)]
     marks: dict[int, tuple[Mark, ...]] = {}
     for number, paragraph in enumerate(answer.split(BETWEEN)):

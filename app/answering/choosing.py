@@ -1,10 +1,10 @@
-"""Which statements of the documents are shown: together they tell what the question asks, in few words.
+"""Choose the statements of the documents to show: together they answer the question, in few words.
 
-The first is the most likely statement. Each further one must tell more about the words of the question than what is
-shown already (greedy cover, Nemhauser et al. 1978), and be about as likely. So a near copy adds nothing, and neither
-does a second answer to the same part of the question. A statement next to a shown one is joined with it into one block
-of its passage, and is shown more easily: a fact is often in the sentence beside the best one. Out of scope: how likely
-statements are, and what they tell (`retrieval.answerability`).
+The first is the most likely statement. Each further one must cover words of the question that the shown ones cover less
+(greedy cover, Nemhauser et al. 1978), and be about as likely. So a near copy adds nothing, nor does a second answer to
+the same part of the question. A statement next to a shown one is joined with it into one block of its passage. It gets
+a bonus, because a fact is often in the sentence next to the best one. Out of scope: the probability of statements, and
+the words that they cover (`retrieval.answerability`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,9 +17,9 @@ from retrieval.statements.grouping import needs_before, num_words
 from retrieval.text.sentences import UNSPACED
 
 CONSIDERED = 40  # statements, the most likely ones
-PER_LOGIT = 0.08  # what one log-odds below the best statement costs, in shares of the question told
+PER_LOGIT = 0.08  # cost of one log-odds below the best statement, in shares of the covered question
 PER_WORD = 0.0005
-BESIDE = 0.2  # what it adds to be in a block that is shown already
+BESIDE = 0.2  # bonus for a statement of a block that is shown already
 BLOCKS = 2
 CITABLE = 5  # statements that the model may put in its own words
 WORDS, TOGETHER = 110, 60  # maximum words of an answer and of a block, apart from the first statement
@@ -58,7 +58,7 @@ def chosen(ranked: Sequence[RankedStatement], texts: Mapping[int, str]) -> list[
 
 
 def to_cite(ranked: Sequence[RankedStatement], texts: Mapping[int, str]) -> list[RankedStatement]:
-    """Return the chosen blocks, and the most likely of the other statements. Arguments as of `chosen`."""
+    """Return the chosen blocks, and the most likely of the other statements. Arguments: see `chosen`."""
     blocks = chosen(ranked, texts)
     others = (one for one in ranked if one.passage in texts and not any(_overlap(one, [block]) for block in blocks))
     return [*blocks, *islice(others, CITABLE - len(blocks))]
@@ -73,8 +73,8 @@ def _overlap(one: RankedStatement, block: Sequence[RankedStatement]) -> bool:
 
 
 def _is_beside(one: RankedStatement, block: Sequence[RankedStatement], texts: Mapping[int, str]) -> bool:
-    """Return whether a statement follows or precedes a block in its passage, without a heading between, and fits into
-    it; or whether the block is unclear without the statement before it.
+    """Return whether a statement is directly before or after a block in its passage, without text between them. Also,
+    the block must have room for the statement, or be unclear without the statement before it.
     """
     if one.passage != block[0].passage:
         return False
@@ -90,7 +90,7 @@ def _joined(block: Sequence[RankedStatement]) -> RankedStatement:
     best, parts = max(block, key=lambda one: one.logit), sorted(block, key=attrgetter("start"))
     texts = [one.text for one in parts]
     are_sentences = all(one.kind == "sentence" for one in parts) and not any("\n" in text for text in texts)
-    if not are_sentences:  # the line above a list once
+    if not are_sentences:  # show the line above a list only once
         heads = (texts[0].partition(mark)[0] + mark for mark in _ENDS_ABOVE)
         above = next((head for head in heads if all(text.startswith(head) for text in texts)), "")
         texts = [texts[0], *(text[len(above) :] for text in texts[1:])]

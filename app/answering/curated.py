@@ -23,7 +23,7 @@ from app.storage.library import Library
 log = logging.getLogger(__name__)
 
 THRESHOLD = 0.85
-"""The default of the setting `faq_threshold`. `app.knowledge.finder` says what it was chosen on."""
+"""The default of the setting `faq_threshold`. `app.knowledge.finder` names the data used to choose it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ Wordings = Mapping[Telling, list[tuple[FaqPair, EmbeddedQuestion]]]
 
 
 class CuratedAnswers:
-    """The FAQ as questions see it. Safe to use from any thread; `reload` after a change of pairs."""
+    """Answers questions from the FAQ. Safe to use from any thread. Call `reload` after a change of pairs."""
 
     def __init__(self, settings: Settings, store: FaqStore, library: Library, search: Search) -> None:
         self._settings, self._store, self._library, self._search = settings, store, library, search
@@ -61,7 +61,7 @@ class CuratedAnswers:
         wordings: defaultdict[Telling, list[tuple[FaqPair, EmbeddedQuestion]]] = defaultdict(list)
         for pair in pairs:
             for text, vector in zip(pair.questions, vectors[pair.id].rows, strict=True):
-                key = telling(text)  # the same telling words mean the same language: the question's trust is enough
+                key = telling(text)  # equal significant words mean one language: the question's trust is enough
                 wordings[key].append((pair, EmbeddedQuestion(text, vector, 1.0, key)))
         stored = self._library.passages_of(self._settings.faq_document) if pairs else []
         self._passages = passages_by_pair(pairs, stored)
@@ -72,7 +72,7 @@ class CuratedAnswers:
         return FaqVectors(embedder=embedder.name, rows=embedder.embed_queries(list(questions)))
 
     def answer(self, question: str, collections: Collection[str] = ()) -> CuratedAnswer | None:
-        """Return the pair that answers a question alone, if any. collections: which may be searched."""
+        """Return the pair that answers a question alone, if any. collections: those to search; none: all."""
         if not self._settings.faq_answers or (collections and FAQ not in collections):
             return None
         found = self.nearest(question)

@@ -33,8 +33,8 @@ class ExampleQuestions:
         answered_from: Callable[[str], str | None],
         offered: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        """offered: questions that are tried instead of headings, if there are some, and the end of the path of the
-        document that answers each. From other documents, before that one is read, the answer may be a wrong one.
+        """offered: questions to try instead of headings, if any, each with the end of the path of the document that
+        must answer it. Until that document is ingested, another document may give a wrong answer.
         """
         self._headings, self._answered_from, self._offered = headings, answered_from, offered
         self._lock = threading.Lock()

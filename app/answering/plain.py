@@ -24,7 +24,7 @@ from cache.serving.interface import EngineInterface
 
 MOST_TOKENS = 512
 """Default maximum tokens of an answer. Memory is reserved for all of them."""
-LEAST_TEMPERATURE = 0.01  # below it the engine chooses the most likely token, which is the same
+LEAST_TEMPERATURE = 0.01  # below it the engine takes the most likely token, which is nearly the same
 
 
 class PlainStream:
@@ -79,7 +79,7 @@ def complete(
     owner: str,
     report: Callable[[Served], None],
 ) -> PlainStream:
-    """Answer. report: called with the answer's numbers. Raises DeskError if the conversation is invalid or too long."""
+    """Start an answer. report: gets its numbers. Raises DeskError if the conversation is invalid or too long."""
     parts = conversation(messages, engine.tokenizer.template)
     positions = engine.info.max_positions
     try:
@@ -104,7 +104,7 @@ def complete(
 
 def conversation(messages: Sequence[Said], template: ChatTemplate) -> list[Text]:
     """Render messages with the template, up to the start of the answer. System messages come first; adjacent messages
-    of one role are joined. Raises DeskError unless user and assistant take turns, the user first and last.
+    of one role are joined. Raises DeskError if the first or the last message is not the user's.
     """
     system = "\n\n".join(one.text for one in messages if one.role == "system")
     spoken = [one for one in messages if one.role != "system"]

@@ -1,7 +1,7 @@
 """Search for a question while it is typed, so that its passages are loaded when it is sent.
 
-A prediction: it yields to every question, and failures are ignored. The text is not stored, logged or counted. Out of
-scope: how often a visitor may do this (`app.access.limits`).
+This is only a prediction: questions go first, and failures are ignored. The text is not stored, logged or counted. Out
+of scope: how often a visitor may do this (`app.access.limits`).
 """
 
 import logging
@@ -23,7 +23,7 @@ SEARCHES_AT_ONCE = 2
 REMEMBERED = 1000
 LEAST_LETTERS, LEAST_WORDS = 8, 2
 _UNSPACED = re.compile(f"[{UNSPACED}]")
-_LETTERS_OF_UNSPACED = 4  # a Chinese, Japanese or Korean character counts as much
+_LETTERS_OF_UNSPACED = 4  # a Chinese, Japanese or Korean character counts as this many letters
 log = logging.getLogger(__name__)
 
 
@@ -46,7 +46,7 @@ class Prefetching:
         self._lock = threading.Lock()
 
     def typed(self, text: str, conversation_id: str | None, owner: str) -> None:
-        """Search a visitor's unfinished text in place of the previous one, unless questions are being answered."""
+        """Search a visitor's unfinished text instead of the previous one, unless questions are being answered."""
         if len(text) > self._answering.settings.max_question_chars or not is_enough(text):
             self.cancel(owner)
             return
@@ -57,13 +57,13 @@ class Prefetching:
             with self._in_flight.track():
                 segments = self._modules(text, conversation_id, owner)
                 self.cancel(owner)
-                if not self._is_busy:  # by now
+                if not self._is_busy:  # a question may have arrived during the search
                     prefetch = self._engine.prefetch(segments)
                     with self._lock:
                         self._last[owner] = mark, prefetch
                         if len(self._last) > REMEMBERED:
                             self._last.popitem(last=False)
-        except Exception as error:  # the error's words may contain the text
+        except Exception as error:  # the error's message may contain the text
             log.debug("nothing was prefetched: %s", type(error).__name__)
         finally:
             with self._lock:

@@ -1,12 +1,12 @@
 """From a question to its decision and prompt plan. The model computes nothing here, and nothing is recorded.
 
-The past is the stored conversation, or all messages if the client sends them, as OpenAI's clients do. Only the part of
-an earlier answer that is from documents belongs in the next prompt. Warmdesk's own texts (not sure, nothing found, a
-question back, small talk) are recognised and skipped.
+The past is the stored conversation, or all messages if the client sends them, as OpenAI's clients do. The next prompt
+contains only those parts of earlier answers that are from documents. Warmdesk's own texts (not sure, nothing found, a
+question to the customer, small talk) are recognised and skipped.
 
 The decision has four outcomes: answered, unsure, nothing, small talk. Search estimates how likely the documents answer,
-and two thresholds make three outcomes of it. Small talk needs no search. A message too vague to search gets one
-question back. Out of scope: the texts (`app.replies`), and a refusal by the model (`checking`).
+and two thresholds divide this into three outcomes. Small talk needs no search. If a message is too vague to search, the
+customer is asked one question. Out of scope: the texts (`app.replies`), and a refusal by the model (`checking`).
 """
 
 import time
@@ -76,7 +76,7 @@ def past_of(messages: Sequence[Said], settings: Settings) -> list[PastMessage]:
     for role, same in groupby(spoken, lambda one: one.role):
         text = "\n\n".join(one.text.strip() for one in same)
         if role == "user":
-            if len(text) > settings.max_question_chars:  # it was refused at its time
+            if len(text) > settings.max_question_chars:  # it was refused when it was asked
                 question = ""
                 continue
             question = redact(text) if settings.redact else text
@@ -118,8 +118,8 @@ _TOPIC = 2  # maximum words of a message that names a topic: "Can I cancel?" ask
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The outcome of a question. why: the rule that decided. says: Warmdesk's own words, which are the whole answer, or
-    if `asks_model` the line before it. nothing: the text if the model finds no answer. faq: the pair that answers.
+    """The outcome of a question. why: the rule that decided. says: Warmdesk's own words: the line before the model's
+    answer if `asks_model`, else the whole answer. nothing: the text if the model finds no answer. faq: id of the pair.
     """
 
     outcome: Outcome
@@ -139,7 +139,7 @@ class Decision:
         return {one.passage.id: one.passage.text for one in self.results.passages}
 
     def sources(self, passages: Collection[int]) -> list[RankedStatement]:
-        """Return the statements that an answer from these passages may cite: those chosen first."""
+        """Return the statements that an answer from these passages may cite, the chosen ones first."""
         texts = {id_: text for id_, text in self._texts.items() if id_ in passages}
         return to_cite(self.results.statements, texts)
 
@@ -220,7 +220,7 @@ def earlier_question(past: Sequence[PastMessage]) -> str | None:
 
 
 def completed(question: str, past: Sequence[PastMessage]) -> tuple[str, Sequence[PastMessage]]:
-    """Return a reply to a question back as one question with the question before, and the past before that one."""
+    """Return the question and the past. A reply to Warmdesk's own question is joined with the question before that."""
     asked_back = len(past) > 1 and past[-2].role == "user" and past[-1].outcome == "unsure" and not past[-1].text
     if not asked_back or may_stand_alone(question, ENOUGH_TERMS) or replies.heard(question, language_of(question)):
         return question, past
@@ -286,7 +286,7 @@ def valid_question(question: str, settings: Settings) -> str:
 
 
 def checked_question(question: str, settings: Settings) -> str:
-    """Return the question with all that it says, for a look-up. Raises DeskError for an invalid one."""
+    """Return the question without redaction, for a look-up. Raises DeskError for an invalid one."""
     check_length(question, settings.max_question_chars)
     question = question.strip().encode("utf-8", "backslashreplace").decode("utf-8")
     if not question:
@@ -362,8 +362,8 @@ class QuestionPreparer:
         return documents.get(decision.statements[0].passage)
 
     def _soon(self, found: Sequence[StoredPassage]) -> Sequence[StoredPassage]:
-        """The best passage, and the others that are encoded. found: best first. If the best one is not encoded yet, it
-        is encoded without its neighbours, for this question alone. What is missing is encoded next in the background.
+        """Return the best passage and all other encoded ones. found: best first. If the best one is not encoded yet, it
+        is encoded without its neighbours, for this question alone. Missing ones are encoded next in the background.
         """
         unread = self._in_flight.unread
         if wanted := [one.id for one in found if one.id in unread]:

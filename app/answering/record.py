@@ -1,8 +1,8 @@
 """The text of a quotation, and the record of a finished answer.
 
-A quotation is shown at once and given to the model, which reads it and chooses nothing: search has decided what is
-said, and in which order. (A model as small as the bundled one only orders statements that search finds about equal. 40
-SQuAD questions, five passages each, gold answer in one quoted sentence: 0.23 by the model alone, 0.88 by search alone.)
+A quotation is shown at once. The model then reads it but chooses nothing: search has chosen the statements and their
+order. (A small model such as the bundled one can only order statements that search scores about equally. 40 SQuAD
+questions, five passages each, gold answer in the one quoted sentence: model alone 0.23, search alone 0.88.)
 The recorded numbers are counted by the engine during the answer.
 
 Out of scope: tokenizers that do not return their input text, and models without a chat template, whose answers begin

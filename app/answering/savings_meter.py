@@ -24,7 +24,7 @@ from cache.errors import CacheError, EngineBusy, EngineStopped
 from cache.serving.interface import EngineInterface
 
 WAITING = 8
-"""Maximum number of answers that wait for their second run. Each holds its prompt."""
+"""Maximum number of answers that wait for their second run. Each keeps its prompt in memory."""
 QUIET_S = 10.0
 """Idle time before a second run. A question that arrives during the run waits for one forward pass."""
 TRIES = 5
@@ -87,7 +87,7 @@ class SavingsMeter:
                 self._measure(sampled)
             except EngineStopped:
                 return
-            except Exception as error:  # the next one may do
+            except Exception as error:  # the next one may succeed
                 is_known = isinstance(error, DeskError | CacheError)
                 log.warning("savings could not be measured: %s", error, exc_info=not is_known)
 
@@ -106,7 +106,7 @@ class SavingsMeter:
             return
 
     def _is_quiet(self) -> bool:
-        """Wait until the server is idle; False if it stops before."""
+        """Wait until the server is idle. Return False if it stops first."""
         quiet_since = time.monotonic()
         while time.monotonic() - quiet_since < QUIET_S:
             if self._closing.wait(_LOOK_S):

@@ -1,8 +1,8 @@
-"""Which thing a question is about, if the pages of several tell the same of each: models, plans, places.
+"""Find the things that a question may mean, if the pages of several models, plans or places say the same of each.
 
-Sections of two pages tell the same if their headings are alike, apart from the titles of the pages, and their
-statements are about as likely. If the titles of several share as many words with the question, and no title near them
-shares more, the customer is asked which one is meant. Out of scope: rows of one table (`other_subjects` of
+Two pages say the same if the headings of their sections are similar, without the words of the page titles, and their
+statements are about equally likely. If several such titles share equally many words with the question, and no other
+likely title shares more, the customer is asked which one is meant. Out of scope: rows of one table (`other_subjects` of
 `retrieval.answerability`).
 """
 
@@ -15,26 +15,26 @@ from retrieval.statements.cut import lines_of
 from retrieval.text.codes import codes, terms_of
 from retrieval.text.terms import COMMON
 
-AS_LIKELY = 2.0  # log-odds by which the statement of another thing may be less likely
-ALIKE = 0.5  # share of common terms in headings that are alike
+AS_LIKELY = 2.0  # maximum log-odds between the best statement and that of another thing
+ALIKE = 0.5  # minimum share of common terms in similar headings
 MOST = 5  # things to choose from
 LONGEST = 80  # characters of a name
 _YEAR = re.compile(r"\b(?:19|20)\d\d\b")
 
 
 def fitting_things(results: SearchResults, question: str, earlier: str | None) -> list[StoredPassage]:
-    """Return one passage of each thing that may be meant, most likely first. earlier: the question before, which may
-    name it.
+    """Return one passage of each thing that may be meant, most likely first. earlier: the previous question, which may
+    name the thing.
     """
     asked = [terms_of(text) for text in (question, earlier or "")]
     if not results.statements or asked[0] & terms_of(results.statements[0].subject) - COMMON:
-        return []  # the question names a row, which is one thing
+        return []  # the question names a table row, which is one thing
     told = _told_of_things(results)
     passages = {one.passage.id: one.passage for one in results.found}
     near = [one for one in results.statements if one.logit >= results.statements[0].logit - 2 * AS_LIKELY]
     titles = [title_of(passages[one.passage]) for one in near]
     named = {title: [len(words & terms_of(title)) for words in asked] for title in titles}
-    most = max(named.values(), default=[])  # perhaps of a page that does not tell the same
+    most = max(named.values(), default=[])  # may be of a page that does not say the same
     return [passage for title, passage in told.items() if named[title] == most]
 
 
@@ -64,7 +64,7 @@ def title_of(passage: StoredPassage) -> str:
 
 def _differ(title: str, other: str) -> bool:
     """Return whether each title has a word or a code that the other lacks, unlike "Login" and "Issues with login".
-    Years do not count: "Prices 2024" and "Prices 2026" are of one thing.
+    Years do not count: "Prices 2024" and "Prices 2026" are about one thing.
     """
     one, two = (codes(text) or terms_of(text) for text in (_YEAR.sub("", title), _YEAR.sub("", other)))
     return not (one <= two or two <= one)
@@ -75,8 +75,8 @@ def _are_alike(one: Set[str], other: Set[str]) -> bool:
 
 
 def _terms_below(one: RankedStatement, passage: StoredPassage) -> Set[str]:
-    """Return the terms of the nearest heading below the title, or of the statement itself, if possible without those of
-    the title.
+    """Return the terms of the nearest heading below the title, or of the statement itself if there is none. Terms of
+    the title are removed, unless no others are left.
     """
     above = [line.text for line in lines_of(passage.text) if line.kind == "heading" and line.end <= one.start]
     terms = terms_of(([*passage.heading_path[1:], *above] or [one.text])[-1])
@@ -84,7 +84,7 @@ def _terms_below(one: RankedStatement, passage: StoredPassage) -> Set[str]:
 
 
 def names_of(things: Sequence[StoredPassage]) -> list[str]:
-    """Return short names: the titles without the words that all of them end with."""
+    """Return short names: the titles without the last words that all of them share."""
     titles = [title_of(one).split() for one in things[:MOST]]
     same = 0
     while same < min(map(len, titles)) - 1 and len({words[-1 - same] for words in titles}) == 1:
