@@ -1,4 +1,4 @@
-"""The sender of a request, and its proof: account, API key or visitor.
+"""Identify the sender of a request: an account, an API key or a visitor.
 
 Accounts have a password that Warmdesk makes and shows once; only an argon2 hash is stored. An API key is 256 random
 bits, so a plain SHA-256 of it is safe to store. Keys are looked up at every request, so a key that a command makes or
@@ -97,7 +97,7 @@ _NOBODY = PasswordHasher().hash(secrets.token_urlsafe(18))
 
 
 def ensure_admin(accounts: Accounts) -> str | None:
-    """Make the first account. Returns its password, or None if there are accounts. Raises DeskError."""
+    """Make the first account. Returns its password, or None if an account exists. Raises DeskError."""
     if accounts.all():
         return None
     try:
@@ -184,7 +184,7 @@ class Keys(ApiKeyTable):
         return token
 
     def find_key(self, token: str) -> Caller | None:
-        """Return the caller with this key; None if it is not valid. Its use is stored once a minute."""
+        """Return the caller with this key; None if it is not valid. Its use is stored at most once a minute."""
         if not token.startswith(PREFIX) or len(token) > _LONGEST_TOKEN:
             return None
         key = self.find(hash_of(token))

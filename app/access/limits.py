@@ -1,6 +1,6 @@
 """Limits on questions, on guesses of passwords and on requests of API keys, in memory: a restart clears them.
 
-Limits per address count it under the name of `who_at`. Behind a proxy that is not in the setting `trusted_proxies`, all
+Limits per address count each one under the name from `who_at`. Behind a proxy that is not in `trusted_proxies`, all
 clients share one address and its limits.
 """
 
@@ -105,7 +105,7 @@ class QuestionLimits:
         finally:
             with self._lock:
                 self._running.subtract(who)
-                self._running = +self._running  # without those of whom none runs
+                self._running = +self._running  # removes names without a running answer
 
     def may_type(self, owner: str, address: str) -> bool:
         """Return whether a visitor's typing may be searched, and count it. Questions are counted separately."""
@@ -119,7 +119,7 @@ WINDOW_S = 15 * 60
 
 
 class LoginRateLimiter:
-    """Limit on guessing passwords: at most five failures of an address in 15 minutes."""
+    """Limit on guessing passwords: at most five failures from an address in 15 minutes."""
 
     def __init__(self) -> None:
         self._limiter = MovingWindowRateLimiter(Windows())

@@ -34,8 +34,8 @@ from app.domain.logs import in_request
 
 
 def owner_of(caller: Caller, user: str | None) -> str:
-    """The owner of the conversations: the caller, or one of its own users. user: OpenAI's field, any text. Only keys
-    act for users.
+    """Return the owner of the conversations: the caller, or one of its own users. user: OpenAI's field, any text. Only
+    API keys can act for users.
     """
     if not user or not caller.owner.startswith("k-"):
         return caller.owner
@@ -112,7 +112,7 @@ SSE_HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
 class ChatReply:
-    """A request that is being answered, and the documents that answer it."""
+    """A request that is being answered, and the JSON of its response."""
 
     def __init__(self, desk: Service, body: ChatRequest, caller: Caller) -> None:
         """Start the answer. Raises ApiError for an unknown model, and if the last message is not the user's."""

@@ -1,4 +1,4 @@
-"""GET /metrics for Prometheus: vLLM's names where it has the metric, so that its dashboards work, and our own.
+"""GET /metrics for Prometheus: vLLM's names for metrics that it also has, so its dashboards work, else our own.
 
 Counters and histograms count from the start; gauges are read at each scrape. Readable from this machine, or with a key
 of scope admin. docs/grafana.json is a dashboard.
@@ -43,7 +43,7 @@ class Meter:
         self.registry = CollectorRegistry()
         self._desk = desk
         by_model, registry = ("model_name",), self.registry
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, without a use
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a second, unused series for each metric
 
         def histogram(name: str, words: str, buckets: tuple[float, ...]) -> Histogram:
             return Histogram(name, words, by_model, buckets=buckets, registry=registry)

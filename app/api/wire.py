@@ -146,7 +146,7 @@ def _invalid(error: RequestValidationError) -> ApiError:
 
 
 class ApiRoute(APIRoute):
-    """A route that returns its errors in this form."""
+    """A route that returns its errors in the form of this file."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -339,7 +339,7 @@ def file_name(path: str) -> str:
 
 
 def usage_reply(usage: AnswerUsage) -> dict[str, Any]:
-    """Return tokens by source. cached_tokens = session + prefix + module; null if a remote server does not tell."""
+    """Return tokens by source. cached_tokens = session + prefix + module; null if a remote server does not report it."""
     tokens = usage_json(usage)
     del tokens["computed_tokens"]
     return {**tokens, "total_tokens": usage.prompt_tokens + usage.completion_tokens}
