@@ -50,7 +50,7 @@ def main() -> NoReturn:
     os.environ.setdefault("TQDM_DISABLE", "1")  # bars of libraries; ours are from rich
     if not sys.stderr.isatty():  # in a log, bars of loading and downloading are noise
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # between its own parts
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # warnings of its own code
     write_log()
     try:
         status = app(standalone_mode=False)

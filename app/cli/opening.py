@@ -1,4 +1,4 @@
-"""Opens the desk behind a server that listens already: its parts, its pages, and what it does while it serves."""
+"""Opens the desk of a server that already listens: loads its parts, opens its pages, starts its repeated work."""
 
 import gc
 import logging
@@ -36,7 +36,7 @@ def open_desk(
     when_read: Callable[[Service], None] = lambda service: None,
 ) -> None:
     """Load the models and open the pages. bars: show progress. first: runs once the pages are open, before passages are
-    encoded. when_read: runs once, when all are. Raises the errors of loading, and DeskError.
+    encoded. when_read: runs when all are encoded. Raises the errors of loading, and DeskError.
     """
     service = start.enter(desk)
     settings, database = service.settings, service.database
@@ -67,4 +67,4 @@ def open_desk(
         say("no documents yet: run warmdesk ingest FOLDER, or add some on the dashboard")
     service.read_ahead(bars, lambda: when_read(service))
     service.measure_savings()
-    service.examples()  # looked for now, not beside the first visitors' questions
+    service.examples()  # searched now, not during the first visitors' questions

@@ -23,7 +23,7 @@ from app.domain.logs import OfRequest, say
 from app.domain.settings import Settings, load_settings
 from cache.engine.log_lines import write_log
 
-if TYPE_CHECKING:  # each command imports what it needs: `--help` and lists wait for no more
+if TYPE_CHECKING:  # each command imports only what it needs, so `--help` and lists are quick
     from app.access.identity import Administration
     from app.desk.service import Changes
     from app.storage.database import Database
@@ -126,7 +126,7 @@ def takes(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 @contextmanager
 def open_service(settings: Settings, purpose: str, *, answers: bool = False) -> Iterator[Any]:
     """Open a service that may write, with the data folder locked. answers: the engine gets a process, which loads its
-    model while this one loads the search. A server's is opened in `app.cli.served`.
+    model while this one loads the search. Out of scope: the server's service (`app.cli.served`).
     """
     from app.desk.disk_room import make_room
     from app.domain.progress import in_own_thread
@@ -160,7 +160,7 @@ def open_reader(settings: Settings) -> Iterator[Any]:
 
 @contextmanager
 def open_stored(settings: Settings) -> "Iterator[Database]":
-    """Open the database alone, as `open_reader`: for lists, within a second."""
+    """Open only the database, for lists: takes less than a second. Raises DeskError if there is no data folder."""
     from app.storage.database import open_database
 
     if not settings.data_dir.is_dir():
@@ -172,7 +172,7 @@ def open_stored(settings: Settings) -> "Iterator[Database]":
 
 
 def load_languages() -> None:
-    """Load what recognises languages: half a second of decompression, during which the rest is imported."""
+    """Load the recognition of languages. It decompresses for half a second, while other modules are imported."""
     from retrieval.text.terms import language_of
 
     language_of("a")

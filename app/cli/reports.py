@@ -1,4 +1,4 @@
-"""The output of commands for people, and bars of progress on stderr. Lists do without rich, which takes a moment."""
+"""The output of commands for people, and bars of progress on stderr. Lists do not import rich, to be quicker."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +14,7 @@ from app.domain.setting_types import ModelServer
 from app.domain.statistics import Savings
 from app.domain.words import size
 
-if TYPE_CHECKING:  # a list is printed without the libraries of its subject
+if TYPE_CHECKING:  # printing a list needs no libraries of its subject
     from app.desk.doctor import Check
     from app.storage.people import ApiKey
 

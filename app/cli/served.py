@@ -1,9 +1,9 @@
-"""Serving a desk: what is done in which order, so that the server answers at once and is ready soon.
-Commands are handed to the running server of a data folder, so that it need not be stopped.
+"""Start a server in an order that lets it respond at once and be ready soon.
+Commands are sent to the running server of a data folder, so that it need not be stopped.
 
-The data folder is locked, the engine's process is started, the server listens. Only then the desk is imported, on
-another thread, and loaded while the engine loads the model. It also listens on a Unix socket in its data folder, which
-only its user can open (`app.web.serve`).
+The data folder is locked, the engine's process is started, and the server listens. Then another thread imports the desk
+and loads it while the engine loads the model. The server also listens on a Unix socket in its data folder, which only
+its user can open (`app.web.serve`).
 """
 
 import gc
@@ -30,8 +30,8 @@ def serve_desk(
     first: Callable[["Service"], None] = lambda service: None,
     when_read: Callable[["Service"], None] = lambda service: None,
 ) -> None:
-    """first, when_read: see `app.cli.opening`. Raises as `app.web.serve.serve`, and DeskError if the data folder is in
-    use.
+    """Serve until stopped. first, when_read: see `app.cli.opening`. Raises the errors of `app.web.serve.serve`, and
+    DeskError if the data folder is in use.
     """
     from app.desk.disk_room import make_room
     from app.web.serve import serve
@@ -75,7 +75,7 @@ def order(socket: Path, path: str, body: dict[str, Any], progress: Any = no_prog
 
 
 def find_running(folder: Path) -> Callable[..., dict[str, Any]] | None:
-    """`order` for the running server of a folder, if any. A killed process leaves its socket, but holds no folder."""
+    """Return `order` for the running server of a folder, if any. A killed server leaves its socket, but no lock."""
     file = folder / SOCKET_FILE
     return partial(order, file) if file.is_socket() and is_locked(folder) else None
 
