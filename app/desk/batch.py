@@ -24,7 +24,7 @@ from app.storage.history import PastMessage
 from cache.errors import CacheError
 from cache.prompt.plan import Plan
 
-if TYPE_CHECKING:  # a command reads its file of questions without torch, and a running desk answers them
+if TYPE_CHECKING:  # a command reads questions without torch, because a running server answers them
     from app.answering.answering import Answering
     from app.answering.record import AskedQuestion
     from cache.engine.request import Generation, Request
@@ -113,7 +113,7 @@ def still_to_answer(questions: Sequence[BatchQuestion], output: Path) -> list[Ba
 
 
 IN_FLIGHT = 16
-"""Questions given to the engine at once, at most its own limit: other customers may ask at the same time."""
+"""Maximum questions in the engine at once, because customers may ask at the same time. The engine may allow fewer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +160,7 @@ def run_batch(
     report: Callable[[int, int], None],
     keep: Callable[[BatchQuestion, Answer], None],
 ) -> BatchResult:
-    """Answer all. report: gets the numbers of finished and all questions. keep: gets each answer at once."""
+    """Answer all questions. report: gets the numbers of finished and all questions. keep: gets each answer at once."""
     from app.answering.record import without_model
     from cache.analysis.memory_plan import group
 

@@ -57,8 +57,8 @@ class PolicyMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModeMetrics:
-    """Answers of a mode to customers' questions. right: answerable ones whose answer shows all facts. wrong: confident
-    answers that lack a fact, or that no page gives. words: median of an answer.
+    """Results of a mode on customers' questions. right: answerable questions whose answer shows all facts. wrong:
+    confident answers that lack a fact, or whose question no page answers. words: median number in an answer.
     """
 
     mode: AnswerMode
@@ -79,7 +79,7 @@ class ModeMetrics:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
     """A calibration. setup: the setup for which it is valid (`setup_of`). measured: date. rows: full attention and the
-    policies. modes: own words and quotations; empty in a file of before. refusal_bias: added to the logit of the first
+    policies. modes: own words and quotations; empty in an older file. refusal_bias: added to the logit of the first
     token of `refusal_text`.
     """
 
@@ -154,8 +154,8 @@ def refusal_bias(margins: Sequence[float]) -> float:
 
 
 def find_calibration(settings: Settings) -> Calibration | None:
-    """Return this installation's result if it is valid for the settings, else the bundled one; if there is none with
-    the rounding of the settings, one without, and `doctor` tells so. Raises DeskError.
+    """Return this installation's result if it is valid for the settings, else the bundled one. If none is valid, accept
+    a result measured without the rounding of the settings, which `doctor` reports. Raises DeskError.
     """
     stored = [found for file in (settings.data_dir / FILE, SHIPPED) if (found := read_calibration(file)) is not None]
     setups = (setup_of(settings, with_rounding=it) for it in (True, False))

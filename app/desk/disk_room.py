@@ -1,4 +1,4 @@
-"""Room on a disk that is so full that a desk could not be opened: encoded passages may go."""
+"""Frees disk space if the disk is too full to open the desk: encoded passages may be deleted."""
 
 from contextlib import suppress
 
@@ -9,7 +9,7 @@ from cache.memory.disk import free_space
 def make_room(settings: Settings) -> None:
     """Delete encoded passages if the disk is short of space. Only for the process that holds the data folder."""
     folder = settings.modules_folder
-    with suppress(OSError):  # not made yet
+    with suppress(OSError):  # the folder does not exist yet
         space = free_space(folder, settings.disk_floor_bytes)
         if folder.is_dir() and space.free < space.floor:
             from cache.memory.disk import DiskTier  # it takes a while and is rarely needed

@@ -59,7 +59,7 @@ def torch(settings: Settings) -> str:
 
 
 def language_model(settings: Settings) -> str:
-    """Check the model without loading it; ask a remote server. Includes why modules cannot be moved."""
+    """Check the model without loading it, or ask its remote server. Reports why modules cannot be moved, if so."""
     if settings.model_server is not None:
         return _server(settings, settings.model_server)
     from cache.model.source import bundled_gguf, placement_problem

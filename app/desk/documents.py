@@ -46,7 +46,7 @@ class DeskDocuments(Parts):
         if self.database.is_shared:
             desks = Desks(self.database)
             self.following = Following(self.library, desks, self._follow, lambda: self.search.save())
-        self._followed: dict[str, datetime] = {}  # deleted documents of which nothing is left here
+        self._followed: dict[str, datetime] = {}  # deleted documents, completely removed by this server
         self._ahead: ReadingAhead | None = None
         self._documents_read: DocumentsRead | None = None
 

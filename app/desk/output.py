@@ -17,7 +17,7 @@ from app.domain.answers import Answer, AnswerUsage, ConversationSummary, Handoff
 from app.domain.documents import StoredDocument, SyncedFolder
 from app.domain.words import gettext, one_line
 
-if TYPE_CHECKING:  # lists and numbers are printed without the libraries that answer
+if TYPE_CHECKING:  # printing lists and numbers needs no libraries for answers
     from app.desk.batch import BatchFailure, BatchQuestion, BatchResult
     from app.desk.service import Service
     from app.knowledge.ingest import IngestReport
@@ -63,7 +63,7 @@ def answer_json(answer: Answer) -> dict[str, Any]:
 
 
 def lookup_json(turn: LookUpTurn | None) -> dict[str, Any] | None:
-    """Return a look-up's part without its texts. choices: what its buttons say."""
+    """Return a look-up's part without its texts. choices: the texts of its buttons."""
     if turn is None:
         return None
     return {name: getattr(turn, name) for name in ("name", "state", "asks", "outcome", "choices")}

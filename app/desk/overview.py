@@ -2,8 +2,8 @@
 
 Token counts and times come from the stored answers, so they survive restarts. Tiers and evictions come from the running
 engine, or from the files if no engine runs. `plan_memory` replays the passages of recent answers. Savings have 95 %
-intervals: Student's t for the mean, order statistics for the median, Wilson's for shares; a test compares them with
-SciPy, which takes a second to import.
+intervals: Student's t for the mean, order statistics for the median, Wilson's for shares. SciPy is not used, because
+importing it takes a second; a test compares with it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # `warmdesk stats` reads numbers without torch
 
 ANSWERS = 1000  # number of recent answers that are replayed; some seconds of computing
 SHARES = (0.1, 0.25, 0.5, 0.75, 1.0)  # memory sizes that are tried, as shares of what all used passages need
-CLOSE = 0.02  # a size is enough if more memory finds less than this share of the uses more
+CLOSE = 0.02  # a size is enough if more memory would raise the hit rate by less than this
 
 
 def plan_memory(prompts: Sequence[Sequence[tuple[str, int]]], current: int, bytes_per_token: int) -> MemoryPlan:
@@ -159,7 +159,7 @@ def stored_overview(settings: Settings, database: Database) -> Overview:
 
 
 def describe(overview: Overview, settings: Settings, calibration: Calibration | None) -> Overview:
-    """Add which model answers, where, and how."""
+    """Add the model, its device or server, and how it answers."""
     server = settings.model_server
     return replace(
         overview,
@@ -185,7 +185,7 @@ def stored_tiers(settings: Settings) -> TierContents:
 
 
 def module_rows(library: Library, statistics: Statistics, tiers: TierContents) -> Iterable[ModuleRow]:
-    """Return passages' modules, each in its fastest tier or in "none", by saved tokens. PML modules are omitted."""
+    """Return passages' modules, each in its fastest tier or "none", most saved tokens first. PML modules are omitted."""
     modules = {
         header.key: (tier, header.name, header.num_tokens, num_bytes)
         for tier, header, num_bytes in tiers.modules

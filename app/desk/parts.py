@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 THREADS_BESIDE = 1
-"""Threads of the server's process if the engine has its own, for search: more would slow down decoding. A reranker
-needs more anyway.
+"""Threads for search in the server's process, if the engine has its own process. More would slow down decoding. Not
+used with a reranker, which needs more threads.
 """
 
 
@@ -141,7 +141,7 @@ def start_cluster(settings: Settings, spec: EngineSpec, tell: Callable[[str], No
     if spec.shared is None and settings.cluster == LOCAL:
         spec = replace(spec, shared=str(settings.modules_folder))
     elif spec.shared is None:
-        spec = replace(spec, disk=0)  # a machine without a running engine could not delete
+        spec = replace(spec, disk=0)  # on a machine without a running engine, nothing would delete the files
     options = ClusterOptions(
         address=settings.cluster or LOCAL,
         engines=settings.cluster_engines,
@@ -163,7 +163,7 @@ class part(Generic[T]):
     def __get__(self, service: Any, owner: type) -> T:
         if service is None:
             return cast("T", self)
-        with service.opening.setdefault(self._name, RLock()):  # of this part only: others are opened meanwhile
+        with service.opening.setdefault(self._name, RLock()):  # of this part only: others can be opened meanwhile
             if self._name not in service.__dict__:  # Python looks here first from then on
                 service.__dict__[self._name] = self._open(service)
         return cast("T", service.__dict__[self._name])
@@ -214,8 +214,8 @@ class Parts:
         return self.is_open("_answering")
 
     def _set_threads(self) -> None:
-        """Set the number of PyTorch's threads. It is not imported for that: nothing may need it. numpy gets one: its
-        products are small, and the threads of its library wait for them busily (a third more for reading passages).
+        """Set the number of PyTorch's threads, if PyTorch is imported. numpy gets one thread: its products are small,
+        and more threads would wait busily for them (reading passages would cost a third more).
         """
         ThreadpoolController().select(prefix="libscipy_openblas").limit(limits=1)
         if self._threads is not None and (torch := sys.modules.get("torch")) is not None:
@@ -303,7 +303,7 @@ class Parts:
 
     @part
     def _tokenizer(self) -> ChatTokenizer:
-        """The model's tokenizer; without `warm`, ingesting loads nothing else of the model."""
+        """The model's tokenizer. Ingesting without `warm` loads nothing else of the model."""
         if self.is_elsewhere:
             return TextTokenizer()
         if self._has_engine:
@@ -311,8 +311,8 @@ class Parts:
         return load_tokenizer(self.settings.model, converted=self.settings.models_folder)
 
     def _neighbours(self) -> int:
-        """Return their number for each passage; none if the model is not position-independent. A GGUF file tells this
-        before its model is loaded.
+        """Return the number of neighbours of each passage; 0 if the model is not position-independent. With a GGUF
+        file, this is known before its model is loaded.
         """
         name = self.settings.model
         if not self.settings.neighbours or self.is_elsewhere:

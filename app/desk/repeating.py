@@ -1,13 +1,13 @@
 """Repeated work of a server, in its own threads: synchronised folders, housekeeping, changes of other servers,
 readiness, disk space.
 
-`syncing` re-reads synchronised folders that are due. `Housekeeping` removes, every minute, deleted conversations and
-those unused for longer than the setting `keep_days`, with everything computed for their owners, also if another server
-removed them; and expired look-ups. With several servers on one database, each looks every second whether another one
-changed documents or the FAQ (`Following`). Then its search, prompts and encoded passages contain only what is in the
-database. A delete command waits until the other servers have followed. It does not wait for a server that has stopped
-or lost the database: such a server follows before it answers again. `Readiness` checks the parts that a question needs,
-and does not wait long for a check that hangs.
+`syncing` re-reads synchronised folders that are due. Every minute, `Housekeeping` removes expired look-ups, deleted
+conversations, and conversations unused for longer than the setting `keep_days`. It also removes everything computed for
+their owners, even if another server removed them. With several servers on one database, each checks every second if
+another one changed documents or the FAQ (`Following`), and applies the change to its search, prompts and encoded
+passages. A delete command waits until the other servers have done this. It does not wait for a server that has stopped
+or lost the database: such a server applies the changes before it answers again. `Readiness` checks the parts that a
+question needs, and does not wait long for a check that hangs.
 """
 
 import logging
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 def repeating(name: str, every_s: float, work: Callable[[threading.Event], None], failure: str = "") -> Iterator[None]:
     """Do `work` now and every `every_s` seconds, inside the block. A failure is logged and does not stop the
     repetition. work: gets an event that is set when the block ends, and must then return soon. name: the thread's.
-    failure: the log line of a failure; default: the thread of this name failed.
+    failure: the log line of a failure; default: "NAME failed".
     """
     stop, recurring = threading.Event(), Recurring(log, failure or f"{name} failed")
 
@@ -58,7 +58,7 @@ LOOK_EVERY_S = 20.0
 
 
 def syncing(run_due: Callable[[Progress], None], is_ready: Callable[[], bool]) -> AbstractContextManager[None]:
-    """Run due folders repeatedly. A run stops between files or passages. is_ready: nothing is read before."""
+    """Run due folders repeatedly. A run stops between files or passages. is_ready: nothing is read before it returns True."""
 
     def read(stop: threading.Event) -> None:
         def go_on(stage: str, done: int, total: int) -> None:
@@ -73,12 +73,12 @@ def syncing(run_due: Callable[[Progress], None], is_ready: Callable[[], bool]) -
 
 
 TIDY_EVERY_S = 60.0
-MOST_WATCHED = 5000  # conversations that a server looks for each minute
-CLOCK_S = 3600.0  # seconds after the start in which a wrong clock of the machine is set
+MOST_WATCHED = 5000  # maximum conversations that a server checks each minute
+CLOCK_S = 3600.0  # seconds after the start until a wrong clock of the machine has surely been set
 
 
 class Housekeeping:
-    """The work of one minute. Safe to use from any thread."""
+    """The work that is done every minute. Safe to use from any thread."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Housekeeping:
         self._lock = threading.Lock()
 
     def tidy(self, now: datetime, *, is_clock_set: bool = True) -> None:
-        """is_clock_set: whether to remove unused conversations. A clock that is years ahead would remove all."""
+        """is_clock_set: only then remove unused conversations. With a clock years ahead, all would be removed."""
         self._tidy_lookups(now)
         is_due = self._keep_days is not None and is_clock_set
         unused_since = now - timedelta(days=self._keep_days or 0) if is_due else None
@@ -164,7 +164,7 @@ class Following:
                     self._generation = generation
 
     def beat(self) -> None:
-        """Tell the other servers that this one is there, also while `look` waits for answers."""
+        """Tell the other servers that this one is running, also while `look` waits for answers."""
         with self._noting:
             if self._generation >= 0:
                 self._desks.note(self._generation)

@@ -1,4 +1,4 @@
-"""The desk as one object: command line, pages and HTTP call it.
+"""The desk as one object, for the command line, pages and HTTP.
 
 Its parts are opened when they are first needed, so that listing documents loads no model; `prepare` opens all of them
 before the first question. Close it to finish writing modules and to release the database.
@@ -66,14 +66,14 @@ log = logging.getLogger(__name__)
 
 class Service(DeskDocuments):
     """An open desk. Safe to use from any thread; only one process at a time may open a data folder for writing (see
-    `app.storage.data_folder`). Raises DeskError, CacheError or RetrievalError with one clear line. owner: whose
-    conversations (`app.domain.callers`); other conversations do not exist for it. tests/fake_desk.py is a fake of it.
+    `app.storage.data_folder`). Raises DeskError, CacheError or RetrievalError with one clear line. owner: the
+    owner of conversations (`app.domain.callers`); others are not found. tests/fake_desk.py is a fake of the service.
     """
 
     def __init__(self, settings: Settings, **loading: Unpack[Loading]) -> None:
         super().__init__(settings, **loading)
         history = self.history
-        # Methods that these parts have already.
+        # Methods of these parts, unchanged.
         self.documents, self.conversations = self.library.documents, history.conversations
         self.collections = self.library.collection_sizes
         self.conversation = history.conversation
@@ -354,7 +354,7 @@ class Service(DeskDocuments):
         counts = self.library.counts()
         if not self.is_open("engine"):
             return Load(model=public_name(model_name(self.settings)), **asdict(counts))
-        # Not from the disk if the engine does not run: the disk may be the reason.
+        # Without a running engine, do not read the disk: it may be why the engine does not run.
         asks = not self.is_elsewhere and self._is_engine_running()
         tiers = self._held(with_modules=False) if asks else TierContents()
         running, waiting = self.engine.load()
