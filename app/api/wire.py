@@ -339,7 +339,7 @@ def file_name(path: str) -> str:
 
 
 def usage_reply(usage: AnswerUsage) -> dict[str, Any]:
-    """Return tokens by source. cached_tokens = session + prefix + module; null if a remote server does not report it."""
+    """Return tokens by source. cached_tokens = session + prefix + module; null if a remote server reports no count."""
     tokens = usage_json(usage)
     del tokens["computed_tokens"]
     return {**tokens, "total_tokens": usage.prompt_tokens + usage.completion_tokens}

@@ -185,7 +185,7 @@ def stored_tiers(settings: Settings) -> TierContents:
 
 
 def module_rows(library: Library, statistics: Statistics, tiers: TierContents) -> Iterable[ModuleRow]:
-    """Return passages' modules, each in its fastest tier or "none", most saved tokens first. PML modules are omitted."""
+    """Return passages' modules, each in its fastest tier or "none", most saved tokens first, without PML modules."""
     modules = {
         header.key: (tier, header.name, header.num_tokens, num_bytes)
         for tier, header, num_bytes in tiers.modules

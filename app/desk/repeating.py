@@ -58,7 +58,7 @@ LOOK_EVERY_S = 20.0
 
 
 def syncing(run_due: Callable[[Progress], None], is_ready: Callable[[], bool]) -> AbstractContextManager[None]:
-    """Run due folders repeatedly. A run stops between files or passages. is_ready: nothing is read before it returns True."""
+    """Run due folders repeatedly. A run stops between files or passages. is_ready: while false, nothing is read."""
 
     def read(stop: threading.Event) -> None:
         def go_on(stage: str, done: int, total: int) -> None:
@@ -74,7 +74,7 @@ def syncing(run_due: Callable[[Progress], None], is_ready: Callable[[], bool]) -
 
 TIDY_EVERY_S = 60.0
 MOST_WATCHED = 5000  # maximum conversations that a server checks each minute
-CLOCK_S = 3600.0  # seconds after the start until a wrong clock of the machine has surely been set
+CLOCK_S = 3600.0  # seconds after the start in which the machine's clock may still be wrong
 
 
 class Housekeeping:
