@@ -34,7 +34,7 @@ REASONS: dict[HandoffReason, str] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handoff:
     """A hand-off. agent: the account that took it, or its name for customers. email: the address for a reply. place: in
-    the queue, from 1; 0 if it is not waiting. usual_wait: median of the latest ones, told to a customer who waits.
+    the queue, from 1; 0 if it is not waiting. usual_wait: median of the latest ones, shown to a waiting customer.
     messages: number in the conversation. fresh: nothing was asked since it was closed.
     """
 
@@ -59,7 +59,7 @@ class Handoff:
 
 Outcome = Literal["answered", "unsure", "nothing", "smalltalk", "lookup"]
 """The outcome of a question. answered: with confidence. unsure: statements that may help, or a question back. nothing:
-the documents do not answer. smalltalk: a greeting or the like, answered without the documents. lookup: a look-up spoke.
+the documents do not answer. smalltalk: a greeting or the like, answered without the documents. lookup: by a look-up.
 """
 OUTCOME_WORDS: dict[Outcome, str] = {
     "answered": translatable("Answered"),
@@ -69,8 +69,8 @@ OUTCOME_WORDS: dict[Outcome, str] = {
     "lookup": translatable("Look-up"),
 }
 Unanswered = Literal["lost", "failed"]
-"""The reason why a question has no answer. lost: the server ended before the answer did. failed: the answer was stopped
-before its first word, or had an error.
+"""The reason why a question has no answer. lost: the server stopped before the answer was finished. failed: the answer
+was stopped before its first word, or had an error.
 """
 BETWEEN = "\n\n"  # separator of an answer's statements, also after the first line of an unsure answer
 
@@ -168,8 +168,8 @@ class AnswerTimings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookUpTurn:
     """A look-up's part in an answer. state: offered, asking, confirming, calling, shown, cancelled, failed or expired.
-    asks: the value asked for. outcome: found, not_found or failed. choices: texts of buttons. line: below an answer
-    from the documents, and not part of it. links: addresses in the text that may be opened.
+    asks: the value asked for. outcome: found, not_found or failed. choices: texts of buttons. line: text below an
+    answer from the documents, not part of it. links: addresses in the text that may be opened.
     """
 
     name: str
@@ -190,8 +190,8 @@ class LookUpTurn:
 class Answer:
     """A finished answer. policy: how its passages were linked; exact: no module replaced full attention. grounding: how
     well the passages support the model's text, 0 to 1, None if nothing was checked; quoted: sentences of the passages
-    replace the model's words. notice: for the reader, such as that the answer was cut. lookup: a look-up's part,
-    which no model reads.
+    replace the model's words. notice: a text for the reader, for example "the answer was cut". lookup: a
+    look-up's part, which no model reads.
     """
 
     answer: str
@@ -366,7 +366,7 @@ class AnswerTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskSpace:
-    """Bytes of the disk with the encoded passages. floor: minimum free space. is_short: nearly or already reached."""
+    """Bytes of the disk with encoded passages. floor: minimum free space. is_short: free space is near or below it."""
 
     free: int
     floor: int
@@ -452,7 +452,7 @@ class PlainAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Embedded:
-    """Texts as vectors `[texts, dimension]`, each of length 1. tokens: their number in all texts, by the embedder."""
+    """Texts as vectors `[texts, dimension]`, each of length 1. tokens: number in all texts, by the embedder's count."""
 
     vectors: Vectors
     tokens: int

@@ -21,7 +21,7 @@ their modules.
 """
 
 OPERATOR = "operator"
-"""Owner of the conversations of the command line, and of those from before there were owners."""
+"""Owner of the command line's conversations, and of old conversations that were stored without an owner."""
 COMMAND_LINE = "command line"
 """Author in the audit log for a command. Account names have no spaces."""
 SCHEDULE = "the schedule"
@@ -35,10 +35,10 @@ ADMIN = "admin"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """The sender of a request. owner: whose conversations it sees, and the tenant of its prompts; "" for none. name:
+    """The sender of a request. owner: owner of its conversations, and tenant of its prompts; "" for none. name:
     the account's or the API key's, for people. role: set for an account. reads_all: an account that may read
-    conversations that nobody handed off. scopes: set for an API key. user: who the company's site says this is, for
-    look-ups.
+    conversations that nobody handed off. scopes: set for an API key. user: the identity from the company's site,
+    for look-ups.
     """
 
     owner: str = ""

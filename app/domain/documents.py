@@ -237,7 +237,7 @@ class SyncResult:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncedFolder:
     """A folder or website that is read regularly into a collection. folder: its absolute path, or the address of its
-    first page. site: what of a website is read.
+    first page. site: the part of a website to read.
     """
 
     folder: str

@@ -1,4 +1,4 @@
-"""The one error of the product: a mistake or a condition that a person can fix.
+"""The error of the product for a mistake or a condition that a person can fix.
 
 The message is one clear line that names the thing and the fix. `code` is for programs: short, in kebab-case, printed by
 `--json` and the HTTP API. Broken invariants are assertions. `retrieval` and `cache` have their own errors.

@@ -85,7 +85,7 @@ class Recurring:
             if not error.is_away and str(error) != self._problem:
                 self._log.warning("%s: %s", self._failure, error)
             self._problem = str(error)
-        except Exception as error:  # such as a programming error: the next time may be better
+        except Exception as error:  # such as a programming error: the next run may succeed
             if repr(error) != self._problem:
                 self._log.exception("%s", self._failure)
             self._problem = repr(error)

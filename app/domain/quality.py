@@ -15,7 +15,7 @@ conversation went to an agent afterwards.
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 Ended = Literal["asked", "answered", "resolved", "unsure", "nothing", "person", "down", "up"]
 """How a conversation went in a period. asked: it had a question or a hand-off. answered: every question was answered
-with confidence. resolved: so, without a hand-off or a bad rating. unsure, nothing: an answer had this outcome. person:
+with confidence. resolved: also without a hand-off or a bad rating. unsure, nothing: an answer had this outcome. person:
 a hand-off began. down, up: an answer was rated so.
 """
 ENDED_WORDS: dict[Ended, str] = {
@@ -29,7 +29,7 @@ ENDED_WORDS: dict[Ended, str] = {
     "up": translatable("Thumbs up"),
 }
 BADGES: tuple[Ended, ...] = ("nothing", "unsure", "person", "down", "up")
-"""What the list of conversations says of each."""
+"""The outcomes that the list of conversations shows."""
 WEAK = 0.5  # an answer counts as unsupported if its grounding is at most this
 FAQ = "faq"  # the collection of the FAQ's document; also the finish reason of an answer from the FAQ
 
@@ -110,7 +110,7 @@ def counts_of(answers: tuple[BadAnswer, ...]) -> dict[Cause, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranscriptSummary(ConversationSummary):
-    """A conversation in the agents' list. ended: those of BADGES that it had."""
+    """A conversation in the agents' list. ended: its outcomes that are in BADGES."""
 
     owner: str
     ended: tuple[Ended, ...] = ()
@@ -118,14 +118,14 @@ class TranscriptSummary(ConversationSummary):
 
 Why = Literal["faq", "smalltalk", "empty", "low", "sure", "topic", "which", "between"]
 """The rule that decided the outcome of a question. empty: nothing was found. low: the probability is below the lower
-threshold. sure: it reaches the upper one. topic: the question only names a thing. which: the pages tell the
+threshold. sure: it reaches the upper one. topic: the question only names a thing. which: the pages say the
 same of several things. between: between the thresholds.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundRow:
-    """A passage found. score: for ranking. cosine: -1 to 1. share: how much of the question's words it has, 0 to 1."""
+    """A found passage. score: for ranking. cosine: -1 to 1. share: how much of the question's words it has, 0 to 1."""
 
     title: str
     passage: str
@@ -137,7 +137,7 @@ class FoundRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementRow:
-    """A statement found. logit: log-odds that it answers. shown: whether the answer would contain it."""
+    """A found statement. logit: log-odds that it answers. shown: whether the answer would contain it."""
 
     text: str
     title: str

@@ -53,7 +53,7 @@ class Settings(
 ):
     """All settings, and the paths that follow from them. Making one writes nothing to disk.
 
-    Made directly, it has the given values and the defaults. `load_settings` reads the environment and the settings
+    If made directly, it has the given values and the defaults. `load_settings` reads the environment and the settings
     file. Raises pydantic's ValidationError for a wrong value.
     """
 
@@ -118,7 +118,7 @@ class Settings(
 
     @property
     def pages_folder(self) -> Path:
-        """Folder for files sent to Gradio's pages. Ours accept none."""
+        """Folder for files sent to Gradio's pages. Warmdesk's pages accept no files."""
         return self.data_dir / "pages"
 
 
@@ -162,7 +162,7 @@ def settings_in(values: Mapping[str, object], file: Path) -> Settings:
 
 
 def value_in(key: str, text: str) -> Any:
-    """Return the value of a settings file for a text that a person wrote. A text that does not fit stays text."""
+    """Return a person's text as a value of the settings file. A text that does not fit stays text."""
     value = _from_text(key, text)
     if isinstance(value, tuple):
         return list(value)
@@ -170,7 +170,7 @@ def value_in(key: str, text: str) -> Any:
 
 
 def _merged(*sources: _Source) -> Settings:
-    """Return the settings of several sources; of the first one that has a key."""
+    """Return the settings of several sources. The value of a key is from the first source that has it."""
     try:
         return Settings.model_validate(dict(ChainMap(*(dict(source.values) for source in sources))))
     except ValidationError as error:

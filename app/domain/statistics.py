@@ -55,7 +55,7 @@ class FirstTokenTimes:
 class UsageSpan:
     """Counts within a span of time that begins at `start`. A missing name means 0. answers: by outcome. tokens: of
     prompts, by source. modules and module_tokens: uses of modules, and their tokens, by source. misses: uses that were
-    computed, by reason. warm, cold, server: see `app.storage.statistics.Reading`; first: all of them; None without an
+    computed, by reason. warm, cold, server: see `app.storage.statistics.Reading`; first: all three; None without an
     answer. grounding: mean of the checked answers; quoted: answers with quotations.
     """
 
