@@ -23,7 +23,7 @@ from retrieval.text import terms
 CJK = f"{terms.CHINESE_JAPANESE}\uff66-\uff9f"
 """Chinese and Japanese characters, half-width ones included, as a range of a regular expression."""
 UNSAID = re.compile(r"(?:n['’]t|['’](?:s|re|ve|ll|d|m))\b|[请請不没未無无勿禁]", re.IGNORECASE)
-"""Parts without meaning: short forms, and Chinese characters for "please" or a negation."""
+"""Parts to ignore: short forms, and Chinese characters for "please" or a negation."""
 SAME_WORDS = """
 begin began begun start / break broke broken / buy bought purchase / choose chose chosen choice pick select /
 cost price fee charge / deliver delivery / email e-mail / euro eur / find found / free gratis freely /
@@ -42,7 +42,7 @@ FUNCTION_WORDS = terms.COMMON.union(map(terms.stem, DENYING.split())) - {terms.s
 
 
 def stem(word: str) -> str:
-    """Return the normal form of a word's forms and synonyms, in lower case."""
+    """Return the common normal form of a word, its other forms and its synonyms, in lower case."""
     stemmed = terms.stem(terms.folded(word))
     return COUNTS_AS.get(stemmed, stemmed)
 
@@ -134,7 +134,7 @@ UNITS = [
 SIGNS = {"EUR": "EUR|€", "GBP": "GBP|£", "USD": r"USD|\$", "¥": "¥|￥|JPY|CNY|RMB", "INR": "INR|₹", "CHF": "CHF"}
 """The ways to write a currency before an amount."""
 ANY_UNIT = "|".join(f"(?P<u{i}>{forms})" for i, (*_, forms) in enumerate(UNITS))
-# no letter may follow, so that "5 m" is not found in "5 maps"; once, because such a set takes milliseconds to compile
+# no letter may follow, so that "5 m" is not found in "5 maps"; checked in one place, to compile in less time
 ANY_UNIT = rf"(?:{ANY_UNIT})(?![^\W\d_{CJK}])"
 QUALIFIER = r"(?:(?:full|more|extra|further|additional|calendar|consecutive|whole)\s)?"
 AFTER = re.compile(rf"[\s-]?{QUALIFIER}{ANY_UNIT}", re.IGNORECASE)
@@ -158,7 +158,7 @@ NUMBER = re.compile(
 )
 IMPLIED = re.compile(rf"\ban?\s{QUALIFIER}{ANY_UNIT}", re.IGNORECASE)
 DECIMAL_POINT = frozenset({"ar", "en", "fa", "he", "hi", "ja", "ko", "th", "zh"})
-"""Languages that write 1,000.50 where others write 1.000,50 (Unicode CLDR)."""
+"""Languages that write 1,000.50; others write 1.000,50 (Unicode CLDR)."""
 POINT_LAST = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 COMMA_LAST = re.compile(r"\d{1,3}(?:\.\d{3})+(?:,\d+)?")
 CLOCK = re.compile(r"([01]?\d|2[0-4])\.([0-5]\d)")

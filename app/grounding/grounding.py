@@ -1,12 +1,12 @@
 """Check each sentence of an answer against the one statement that it cites.
 
-A language model may mix up its input. So a sentence must have its facts and nearly all of its words from its statement
-and the headings above that, in the same places, and must not say the opposite. Then a sentence about another thing, or
-with a part of another statement, fails as well. A sentence that fails is replaced by its statement.
+A language model may mix up its input. So the facts and nearly all words of a sentence must be in its statement or the
+headings above that, in the same places, and the sentence must not say the opposite. Then a sentence about another thing
+also fails, and one with a part of another statement. A sentence that fails is replaced by its statement.
 
-A sentence cites by number ("[2] You have 30 days."), otherwise the statement that shares most words with it. Opposites
-are found by a negation, or by a word and its opposite, and only between clauses about the same topic. Two opposites
-cancel out: "not closed" is "open". A text is read as clauses with words and facts. The same rules, over a few closed
+A sentence cites by number ("[2] You have 30 days."), or else the statement with most of its words. Opposites are found
+by a negation, or by a word and its opposite, and only between clauses about the same topic. Two opposites cancel each
+other: "not closed" is "open". A text is read as clauses with words and facts. The same rules, over a few closed
 lists and without grammar, apply to answers and to the statements of documents. Out of scope: conclusions by calculation
 or common sense, paraphrases in completely different words, irony, negation by an ordinary verb ("we refuse to").
 """
@@ -160,8 +160,8 @@ ALONE = re.compile(rf"\W*(?:yes|no|yep|nope)\b(?:{ECHO}\b)?\W*", re.IGNORECASE)
 CITED = re.compile(r"\s*\[(\d{1,2})\]")
 
 ENOUGH = 0.6  # share of a sentence's words that its statement must have
-NEW = 2  # this many words that neither statement nor question has are an addition, such as "in any condition"
-ALIKE = 0.5  # share of a clause's words from which on a clause of the statement has the same topic
+NEW = 2  # this many words from neither statement nor question are an addition, for example "in any condition"
+ALIKE = 0.5  # minimum share of a clause's words in a clause of the statement with the same topic
 NOT_SAID = "the statement does not say this"
 ONLY_ASKED = "the sentence only repeats the question"
 DENIED, NOT_DENIED = "the statement denies this", "the statement does not deny this"
@@ -169,7 +169,7 @@ DENIED, NOT_DENIED = "the statement denies this", "the statement does not deny t
 
 @dataclass(frozen=True)
 class Source:
-    """A statement to cite. headings: the ones above it, which name what it is about."""
+    """A statement to cite. headings: the headings above it, which name its topic."""
 
     text: str
     headings: str = ""
@@ -232,7 +232,7 @@ class AnswerChecker:
         if named := [number for number in numbers if 0 <= number < len(self.sources)]:
             return named[0]
         shared = [said.words & source.words for source in self.sources]
-        told = [(sum(word[0] != "#" for word in words), len(words)) for words in shared]  # figures may be wrong
+        told = [(sum(word[0] != "#" for word in words), len(words)) for words in shared]  # facts may be wrong
         return told.index(max(told)) if any(shared) else None
 
     def _problem(self, text: str, said: Reading, cited: Source, share: float) -> str | None:
@@ -262,13 +262,13 @@ def fact_problem(fact: Fact, said: Reading, cited: Source) -> str | None:
 
 
 def _is_same(one: Fact, other: Fact) -> bool:
-    """Return whether two facts are equal, or equal numbers of which one lacks the unit that a table's header names."""
+    """Return whether two facts are equal, or equal numbers if one has no unit (it may be in a table's header)."""
     is_amount = one.as_written == other.as_written != "" and not (one.unit and other.unit)
     return one.key == other.key or is_amount
 
 
 def _fit(place: Fact, fact: Fact, said: Reading, statement: Reading) -> int:
-    """Return how many of the words around a fact are around another place of the statement."""
+    """Return how many words of a fact's clauses are also in a clause of the statement with the fact `place`."""
     near = frozenset[str]().union(*(clause.words for clause in said.clauses if fact.key in clause.words)) - {fact.key}
     return max((len(near & clause.words) for clause in statement.clauses if place.key in clause.words), default=0)
 
@@ -278,7 +278,7 @@ def opposite_problem(text: str, said: Reading, statement: Reading) -> str | None
     if lead and lead["word"].lower() in ("yes", "yep") and said.clauses and all(one.denies for one in said.clauses):
         return 'the statement denies what "yes" confirms'
     for clause in said.clauses:
-        if clause.begins == "until":  # "until it is packed" is "as long as it is not packed"
+        if clause.begins == "until":  # "until it is packed" means "as long as it is not packed"
             continue
         found = [_difference(clause, other, said, statement) for other in _nearest(clause, statement)]
         if found and all(found):
@@ -302,7 +302,7 @@ def _difference(clause: Clause, other: Clause, said: Reading, statement: Reading
         return None
     if turned:
         return f'the statement says the opposite of "{turned[0][0]}"'
-    # the denial may be in another clause, here or there
+    # the denial may be in another clause of the sentence or the statement
     denied = sum(one.denies for one in said.clauses)
     there = sum(one.denies and 2 * len(one.words & said.words) >= len(one.words) for one in statement.clauses)
     return NOT_DENIED if clause.denies and denied > there else DENIED if other.denies and denied < there else None

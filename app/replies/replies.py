@@ -21,14 +21,14 @@ from app.domain.answers import BETWEEN
 from app.domain.settings import Settings
 from retrieval.text.terms import CHINESE_JAPANESE
 
-FALLBACK = "en"  # the language for those without a file
+FALLBACK = "en"  # the language to use if a language has no file
 _FOLDER = Path(__file__).parent / "texts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
-    """A language. says: texts by name. hears: customers' phrases, by kind. around: words that may be next to them, by
-    kind; "any" is for every kind.
+    """Texts of a language. says: texts by name. hears: customers' phrases, by kind. around: words that may be next to
+    them, by kind; "any" is for every kind.
     """
 
     says: Mapping[str, str]
@@ -74,7 +74,7 @@ Words = tuple[str, ...]
 
 
 class Heard(NamedTuple):
-    """A recognised message of small talk. language: the one its phrases are in."""
+    """A recognised message of small talk. language: the language of its phrases."""
 
     kind: Kind
     language: str
@@ -112,7 +112,7 @@ def heard(message: str, language: str) -> Heard | None:
 
 
 def _kind(words: Words, known: _Vocabulary) -> Kind | None:
-    """Return the first kind whose phrases, with the phrases of earlier kinds, cover all words."""
+    """Return the first kind of `KINDS` that is in a split of all words into phrases (`_covering`)."""
     return next((kind for kind in KINDS if kind in _covering(words, known, kind)), None)
 
 
@@ -129,7 +129,7 @@ def _covering(words: Words, known: _Vocabulary, kind: Kind) -> set[Kind]:
         for end in range(at + 1, min(len(words), at + known.longest) + 1):
             phrase = words[at:end]
             of_kind = {one for one in KINDS if phrase in known.hears[one] and (one == kind or one != "vague")}
-            of_kind -= {"reply"} if len(phrase) < len(words) else set()  # "no" in a longer message is none
+            of_kind -= {"reply"} if len(phrase) < len(words) else set()  # "no" in a longer message is not a reply
             if (of_kind or phrase in around) and (end not in best or phrases + 1 < best[end][0]):
                 best[end] = phrases + 1, found | of_kind
     return best[len(words)][1] if len(words) in best else set()
@@ -187,7 +187,7 @@ def human_text(settings: Settings, language: str, page: str = "") -> str:
 
 
 def unsure_text(unknown: Sequence[str], language: str) -> str:
-    """Return the line above what may help. unknown: names in the question that no document has."""
+    """Return the line above statements that may help. unknown: names in the question that no document contains."""
     says = texts_in(language).says
     return says["unknown"].format(names=", ".join(unknown)) if unknown else says["unsure"]
 
@@ -197,7 +197,7 @@ def vague_text(topics: Sequence[str], language: str) -> str:
 
 
 def which_text(names: Sequence[str], language: str) -> str:
-    """Return the question which thing is meant, and its names, one a line (`Answer.choices` reads them)."""
+    """Return the question "which one do you mean?" and the names, one per line (`Answer.choices` reads them)."""
     return "\n- ".join([texts_in(language).says["which"], *names])
 
 
