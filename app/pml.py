@@ -1,5 +1,5 @@
-"""The commands of `warmdesk pml`, as data: check (position ids), run (one prompt on an engine), advise (advice on a
-file) and export (the documents as one schema).
+"""The results of the `warmdesk pml` commands as data: check (position ids), run (one prompt on an engine), advise
+(advice on a file) and export (the documents as one schema).
 
 The exported schema:
 

@@ -17,7 +17,7 @@ from stdnum import luhn
 
 EMAIL, PHONE, CARD = "[e-mail]", "[phone]", "[card]"
 REGIONS = ("CN", "DE", "AT", "CH", "FR", "BE", "ES", "IT", "NL", "GB", "IE", "US")
-"""Countries whose national format of phone numbers is recognised. With +, any country is."""
+"""Countries whose national format of phone numbers is recognised. With +, all countries are recognised."""
 _PRIVATE = {
     *(PhoneNumberType.FIXED_LINE, PhoneNumberType.MOBILE, PhoneNumberType.FIXED_LINE_OR_MOBILE),
     *(PhoneNumberType.VOIP, PhoneNumberType.PERSONAL_NUMBER, PhoneNumberType.PAGER, PhoneNumberType.UNKNOWN),
@@ -65,7 +65,7 @@ _OTHER_NUMBERS = re.compile(
     r"|(?<![\d.])\d{1,3}(?:\.\d{1,3}){3}(?![\d.])"  # an IP address
     r"|\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?\b"  # a bank account
     r"|\b[A-Za-z]{1,6}\d*-\d[\w-]*"  # KM-450, LM-2026-0045123
-    # free numbers as they are written; without groups, 1800... is a mobile phone in China
+    # toll-free numbers as they are written; without groups, 1800... is a mobile phone in China
     r"|(?<!\d)(?:1[-. ])?\(?8(?:00|33|44|55|66|77|88)\)?[-. ]\d{3}[-. ]\d{4}(?!\d)|(?<!\d)0800[ /-]?\d[\d /-]*",
     re.IGNORECASE,
 )
@@ -139,7 +139,7 @@ def _is_long(run: re.Match[str]) -> bool:
 
 
 def _blank(found: re.Match[str]) -> str:
-    """Return spaces of the same length, so that offsets stay valid."""
+    """Return letters of the same length, so that offsets stay valid."""
     return "x" * len(found[0])
 
 

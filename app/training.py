@@ -301,7 +301,7 @@ def choose_passages(topic: Topic, topics: Sequence[Topic], size: int, rng: rando
 
 
 def ask_about(passages: Sequence[TrainingPassage], elsewhere: float, rng: random.Random) -> list[QuestionAnswer]:
-    """Return all questions of the last passage, and of other passages so many that they are the share `elsewhere`."""
+    """Return all questions of the last passage, and of other passages, about the share `elsewhere` of the result."""
     last, others = passages[-1].questions, [pair for passage in passages[:-1] for pair in passage.questions]
     wanted = len(last) * elsewhere / (1 - elsewhere) + rng.random()
     return [*last, *sample_up_to(int(wanted), others, rng)]
