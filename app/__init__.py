@@ -1,1 +1,1 @@
-"""The product: settings, database, service, pages, HTTP and command line. Only this package imports the other two."""
+"""The product: settings, database, service, pages, HTTP and command line. `cache` and `retrieval` do not import it."""
