@@ -1,1 +1,1 @@
-"""Prompts in, tokens out: layout, KV memory, attention and the engine. Knows nothing of documents."""
+"""Prompts in, tokens out: layout, KV memory, attention and the engine. Out of scope: documents."""

@@ -20,7 +20,7 @@ class PromptError(CacheError):
 
 class PMLError(CacheError):
     """A mistake in PML. line: 1-based, of the wrong start tag, or None. column: 0-based, or None. source: name of the
-    file or function, or None; filled in by the file's reader.
+    file or function, or None; set by the code that reads the file.
     """
 
     def __init__(self, message: str, *, where: Where, line: int | None = None, column: int | None = None) -> None:
@@ -50,7 +50,7 @@ class EngineFull(CacheError):
 
 
 class EngineBusy(CacheError):
-    """Other work had to be computed. Try again when the engine is idle."""
+    """Work for idle time was refused or stopped, because the engine has other work. Try again when it is idle."""
 
 
 class ServerFailed(CacheError):
@@ -72,7 +72,7 @@ NO_MEMORY = (
 
 
 def failure_of(what: str, error: Exception) -> CacheError:
-    """Return the reader's error for a failure. An unforeseen one may name files, so its text is only in the log."""
+    """Return the error to show for a failure. The text of an unforeseen error may name files: only the log has it."""
     if isinstance(error, CacheError):
         return error
     log.error("%s could not be computed", what, exc_info=error)

@@ -10,8 +10,8 @@
     schemas.replace(trip.schema)
     schemas.bind(trip.ask("Where to?", city="Oslo", hurry=True))
 
-The schema has one module, named after the function, with the whole body in it: parameters need a module, and a program
-nested in another is the same module there. The statements of a program:
+The schema has one module, named after the function, which contains the whole body, because parameters need a module.
+Another program can nest this module. The statements of a program:
 
     "text"                          text, as written, and a line break; {name} in an f-string is the argument's slot
     if c: ...                       a module, imported if c is true
@@ -78,7 +78,7 @@ class Section:
         return Module(name=self.name, children=tuple(self.children))
 
     def add_text(self, text: str) -> None:
-        """Add text. It continues a text before it, as when read from XML."""
+        """Add text. Adjacent texts are joined, as when XML is read."""
         if self.children and isinstance(last := self.children[-1], Text):
             self.children[-1] = Text(text=last.text + text)
         elif text:
@@ -114,8 +114,8 @@ class Program:
 
 
 def fresh_name(text: str, kind: str, taken: set[str]) -> str:
-    """Return a new name, and add it to `taken`: the text's ASCII letters and digits, after `kind` if they are not a
-    name. A used name gets `-2`, `-3` and so on, so that equal functions have equal names in every process.
+    """Return a new name from a text's ASCII letters and digits, and add it to `taken`. `kind` comes first if they are
+    not a name. A used name gets `-2`, `-3` and so on, so that equal functions have equal names in every process.
     """
     short = re.sub(r"[^A-Za-z0-9_.]+", "-", text)[:NAME_LENGTH].strip("-")
     base = short if NAME.fullmatch(short) else f"{kind}-{short}".rstrip("-")
@@ -127,7 +127,7 @@ def fresh_name(text: str, kind: str, taken: set[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionSource:
-    """A function and its definition. Line numbers are those of the file."""
+    """A function and its definition. Line numbers count in the file."""
 
     function: FunctionType
     tree: ast.FunctionDef
@@ -427,7 +427,7 @@ class Compiler:
         return None
 
     def check(self, expression: ast.expr, constants: Values) -> None:
-        """Check an expression of calls: no assignments, and a loop's variable only inside that loop."""
+        """Check an expression that runs in each call: no assignments, and a loop's variable only inside that loop."""
         for node in ast.walk(expression):
             if isinstance(node, ast.NamedExpr | ast.Yield | ast.YieldFrom):
                 raise self.source.mistake(node, f"{shown(node)} is not a plain expression; {BEFORE}")

@@ -1,11 +1,11 @@
 """Routing by modules: find the replica that computes a request soonest.
 
-Costs are counted in prompt tokens. A replica costs its queue and the tokens of the modules that it lacks. A module
-costs more if another replica has it or is its home, because a second copy uses memory. So modules that are requested
-together are on one replica, each has a home by consistent hashing, and a module that is too popular for one replica
-gets a lasting copy on the next. Later turns of a conversation cost less at the replica of the earlier turns.
+Costs are counted in prompt tokens. The cost of a replica is its queue plus the tokens of the modules that it lacks. A
+module costs more if another replica has it or is its home, because a second copy uses memory. So modules that are
+requested together are on one replica, each has a home by consistent hashing, and a module that is too popular for one
+replica gets a lasting copy on the next. Later turns of a conversation cost less at the replica of the earlier turns.
 
-Modules of a sent request count as held at once, and until the first report after its end, because earlier reports may
+The modules of a request count as held by its replica until the first report after its end, because earlier reports may
 be outdated. Each replica has many places on the ring; when it leaves, only its keys move. Pure code without clock,
 thread or randomness. Out of scope: sending, and limits of queues (`cache.cluster`).
 """
@@ -21,7 +21,7 @@ PLACES = 64  # places per replica: with more, replicas' shares of the keys are m
 
 
 class Ring:
-    """Replicas by their places."""
+    """The places of replicas on a ring, for consistent hashing."""
 
     def __init__(self) -> None:
         self._places: list[tuple[int, str]] = []
@@ -93,11 +93,11 @@ class Holdings:
 
 ALL_OF = 16  # up to this number of replicas, all are considered
 HOLDERS, HOMES = 6, 3
-"""Otherwise, for each module: the first number of its holders, and the second number from its place on the ring."""
+"""With more replicas, for each module: at most HOLDERS replicas that hold it, and HOMES from its place on the ring."""
 MOST_OPEN = 100_000  # maximum number of open requests; the oldest are dropped
 MOST_SESSIONS = 100_000
-WAITING_COST = 128.0  # of a waiting request in addition to its missing modules, in prompt tokens
-COPY_COST = 2.0  # of the space of a second copy, relative to its computation
+WAITING_COST = 128.0  # cost of a waiting request in addition to its missing modules, in prompt tokens
+COPY_COST = 2.0  # cost of the memory of a second copy, relative to computing it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +120,8 @@ class _Open:
 
 @dataclass(slots=True)
 class _Replica:
-    """A replica. queue: number of requests, as reported and counted since. missing: tokens that they compute. ended:
-    keys of requests that ended since the last report.
+    """A replica. queue: number of requests, by the last report and later changes. missing: module tokens that its open
+    requests compute. ended: module keys of requests that ended since the last report.
     """
 
     queue: int = 0
@@ -131,7 +131,7 @@ class _Replica:
 
 
 class Affinity:
-    """The state of one router. Its owner calls from one thread."""
+    """The state of one router. Not thread-safe."""
 
     def __init__(self) -> None:
         self._ring, self._holdings = Ring(), Holdings()
@@ -166,7 +166,7 @@ class Affinity:
     # --- requests ----------------------------------------------------------------------------------------------
 
     def rank(self, wanted: Wanted) -> list[str]:
-        """Return replicas, best first; among many only the likely best. Empty if there is none."""
+        """Return the replicas, best first. If there are more than ALL_OF, return only the likely best ones."""
         cost = self._cost(wanted)
         return sorted(self._candidates(wanted), key=cost)  # stable: at equal cost homes come first
 
@@ -174,7 +174,7 @@ class Affinity:
         return next(self._ring.walk(key), None)
 
     def sent(self, request: str, replica: str, wanted: Wanted) -> None:
-        """Record that a request, by a unique name, is in the queue of one replica only."""
+        """Record that a request is in the queue of this replica and of no other. request: a unique name."""
         if (known := self._open.get(request)) is not None and known.replica == replica:
             return
         self.ended(request)

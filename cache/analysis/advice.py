@@ -34,14 +34,14 @@ VOLATILE = (
 MOST_FINDINGS = 50
 """Maximum findings in one plain prompt. The first ones matter most, because all tokens after a finding are lost."""
 
-LONG_TEXT = 64  # tokens of new text, or of an argument, from which a module would pay
+LONG_TEXT = 64  # a new text or argument with more tokens is worth a module
 
 MOVE = "move it after everything that stays the same, or make it a parameter of a module"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that prevents reuse. line: 1-based, None if unknown. tokens: its cost in one request."""
+    """One cause of lost reuse. line: 1-based, None if unknown. tokens: number computed again because of it."""
 
     line: int | None
     what: str
@@ -118,7 +118,7 @@ def advise_prompts(prompts: Sequence[str], tokenizer: Tokenizer) -> Advice:
 
 
 def advise_schema(layout: Layout) -> Advice:
-    """Return advice on a schema: text that every request computes, and text whose change re-encodes a module."""
+    """Return advice on a schema: text that every request computes, and changing text that re-encodes a module."""
     findings: list[Finding] = []
     total = reusable = 0
     for owner in layout.owners():

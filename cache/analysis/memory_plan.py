@@ -1,9 +1,9 @@
 """Reuse without a model: a dry run of requests, their best order, and the hit rate of a memory size.
 
 The dry run uses the engine's admission, store, eviction and prefix tree. The KV pool has as many tokens as the real
-one, with one byte each, and the model returns zeros. One token is generated per request; timings mean nothing. `group`
-orders requests so that those that share modules, and then a prefix, are consecutive. `replay` repeats recorded uses of
-modules from an empty memory. Out of scope: rows of conversations, disk.
+one, with two bytes each, and the model returns zeros. One token is generated per request; timings mean nothing. `group`
+puts requests that share modules, and then a prefix, next to each other. `replay` repeats recorded uses of modules from
+an empty memory. Out of scope: rows of conversations, disk.
 """
 
 from collections import Counter
@@ -48,13 +48,13 @@ class CountingModel(Model):
         give_up: Callable[[], bool] = never,
         scored: Sequence[ScoredChunk] = (),
     ) -> Tensor:
-        """Return zeros `[len(outputs), 1]`: token 0 is most likely. Nothing is scored, because any rows will do."""
+        """Return zeros `[len(outputs), 1]`: token 0 is most likely. Nothing is scored: any rows may be selected."""
         return torch.zeros(len(outputs), 1)
 
 
 def count_tokens(requests: Sequence[Request], info: ModelInfo, tokenizer: ChatTokenizer, memory: int) -> list[Usage]:
-    """Return the usage of each request, if they are answered one after another from a cold start. memory: bytes of the
-    model's KV pool. Raises CacheError as the engine does.
+    """Return the usage of each request. Requests are answered one after another, from empty memory on. memory: bytes of
+    the model's KV pool. Raises CacheError as the engine does.
     """
     slots = max(1, memory // info.kv.bytes_per_token)
     engine = Engine(CountingModel(info, tokenizer), memory=slots * NO_KV.bytes_per_token).start()
@@ -69,8 +69,8 @@ Signature = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def group(plans: Sequence[Plan]) -> list[list[int]]:
-    """Return indices of the plans, in groups that share their most popular module, apart from modules that all plans
-    share. Plans without other modules are one group, ordered by their tokens.
+    """Return indices of the plans, in groups. Plans of a group have the same most popular module; modules that all
+    plans share do not count. Plans without other modules are one group, ordered by their tokens.
     """
     popularity = Counter(segment for plan in plans for segment in plan.segments())
     ranked = sorted(popularity, key=lambda segment: (-popularity[segment], segment.name, segment.tokens))
@@ -88,7 +88,7 @@ def group(plans: Sequence[Plan]) -> list[list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The number of uses of modules, of those found in memory, and of the tokens of the missing ones."""
+    """Result of a replay. uses: of modules. found: uses found in memory. missing_tokens: tokens of the others."""
 
     uses: int
     found: int
@@ -96,8 +96,8 @@ class Replayed:
 
 
 def replay(prompts: Iterable[Sequence[tuple[str, int]]], slots: int) -> Replayed:
-    """Look up the modules of each prompt, key and length, one prompt after another. slots: size of the memory in
-    tokens. A module that does not fit next to the others of its prompt is missing and not stored.
+    """Look up the modules of each prompt, given by key and length, prompt by prompt. slots: size of the memory in
+    tokens. A module that does not fit into memory with the other modules of its prompt is not stored.
     """
     store = Store(Arena(NO_KV, slots, torch.device("cpu")), "replay")
     segments: dict[str, Segment] = {}

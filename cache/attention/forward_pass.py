@@ -7,7 +7,7 @@ in place, and each row's partial results are merged by log-sum-exp. No key or va
 Both kernels are exact. `flash_cpu` is PyTorch's CPU flash attention. `matmul` is the reference; it runs on other
 devices and for scores with a soft cap. Keys hidden from a row, and effects of the distance between position ids (ALiBi
 slopes and sliding windows, but not rotary angles), become a bias on the scores of an item. Ids are compared as when the
-extent was encoded: at a place `offset` ids later, a query has its own id - offset.
+extent was encoded: for an extent that is placed `offset` ids later, a query's id counts as id - offset.
 
 Shape letters: T packed rows of the pass, R rows over all items (a row counts once per item it is in), n query positions
 of an item, L keys, P the maximum number of items that a row is in, H key/value heads, G query heads per key/value head,
@@ -63,8 +63,8 @@ def matmul(
 def flash_cpu(
     q: Tensor, k: Tensor, v: Tensor, group: int, causal: bool, scale: float, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """PyTorch's CPU flash attention. Its causal mask, and a bias that differs between query positions, do not fit
-    folded rows: then the group becomes a batch over keys with stride 0.
+    """PyTorch's CPU flash attention. A causal mask, or a bias that differs between query positions, does not fit folded
+    rows. Then the heads of a group are a batch, with the same keys for each (stride 0).
     """
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     if not causal and (bias is None or bias.shape[2] == 1):
@@ -98,7 +98,7 @@ class KernelCall:
 
 
 def plain_calls(items: Sequence[Item], device: torch.device) -> list[KernelCall]:
-    """Return the calls for layers without an effect of distance, other than rotation."""
+    """Return the calls for layers whose only effect of distance is rotation."""
     return [
         KernelCall(item.num_rows, item.extent.start, item.extent.length, item.causal, hidden_keys(item, device))
         for item in items
@@ -145,7 +145,7 @@ def sloped_calls(
 
 
 def windowed_calls(items: Sequence[Item], queries: Tensor, positions: Tensor, window: int) -> list[KernelCall]:
-    """Return the calls for a layer whose rows see only keys less than `window` ids before. See `sloped_calls`."""
+    """Return the calls for a layer whose rows see only keys less than `window` ids before them. See `sloped_calls`."""
     calls: list[KernelCall] = []
     for item, rows in zip(items, per_item(items, queries), strict=True):
         start, length = item.extent.start, item.extent.length
@@ -165,14 +165,14 @@ def per_item(items: Sequence[Item], rows: Tensor) -> Sequence[Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """Rotary frequencies: float32 `[D_rotary / 2]`, radians per position id. Only a pure rotation moves queries: an
-    attention factor (YaRN) is already in queries and keys.
+    """Rotary frequencies: float32 `[D_rotary / 2]`, radians per position id. Queries are only rotated: an attention
+    factor (YaRN) is already applied to queries and keys.
     """
 
     frequencies: Tensor
 
     def angles(self, offsets: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cos and sin `[R, 1, D_rotary]` of rotating back by `offsets` `[R]`, in the layout of `back`."""
+        """Return cos and sin `[R, 1, D_rotary]` of the rotation back by `offsets` `[R]`, in the layout for `back`."""
         angles = -offsets.double()[:, None] * self.frequencies.double().to(offsets.device)
         cos, sin = angles.cos().float(), angles.sin().float()
         return torch.cat((cos, cos), -1).unsqueeze(1), torch.cat((-sin, sin), -1).unsqueeze(1)
@@ -187,7 +187,7 @@ class Rotation:
 
 
 class ScoringFinished(Exception):
-    """Ends a pass that is computed for its scores alone, after the last scored layer."""
+    """Ends a pass after the last scored layer, if only its scores are needed."""
 
 
 class PassGivenUp(Exception):
@@ -199,7 +199,7 @@ def never() -> bool:
 
 
 class RunningPass(Protocol):
-    """The models' interface of a pass: attention in each layer. positions: ids of its rows, int64 `[T]`."""
+    """The interface of a pass for models: attention in each layer. positions: ids of its rows, int64 `[T]`."""
 
     positions: Tensor
 
@@ -220,7 +220,7 @@ class RunningPass(Protocol):
 
 class Pass:
     """One packed forward pass over a pool, which also stores the rows' position ids. Chunks with offsets need a
-    rotation or ALiBi slopes, float32 `[H]`. scored: chunks to score, in `scored_layers`. give_up: asked at every layer.
+    rotation or ALiBi slopes, float32 `[H]`. scored: chunks to score, in `scored_layers`. give_up: called in each layer.
     """
 
     def __init__(
@@ -253,14 +253,14 @@ class Pass:
         self.positions = torch.tensor([position for chunk in chunks for position in chunk.positions], device=device)
         self.slots, self.rows = torch.tensor(slots, device=device), torch.tensor(rows, device=device)
         self.parts = padded.T.contiguous()  # item row of (part, packed row) [P, T]; R where a row has fewer parts
-        self.is_dense = rows == list(range(len(slots))) * most  # whether item rows are the packed rows, P times over
+        self.is_dense = rows == list(range(len(slots))) * most  # whether item rows are the packed rows P times
         is_one_run = slots == list(range(slots[0], slots[0] + len(slots)))
         self.first_slot = slots[0] if is_one_run else None
         arena.positions.index_copy_(0, self.slots, self.positions)
-        # by sliding window, None for layers without one; those of windows are made when asked for
+        # by sliding window; None: for layers without one. Calls for a window are made when they are first needed
         self.calls: dict[int | None, list[KernelCall]] = {None: plain_calls(self.items, device)}
-        self.shift: Tensor | None = None  # what ALiBi adds to each item row's log-sum-exp, float32 [H, R]
-        self.turn: tuple[Tensor, Tensor] | None = None  # cos and sin of the angle each item row is rotated back by
+        self.shift: Tensor | None = None  # added by ALiBi to each item row's log-sum-exp, float32 [H, R]
+        self.turn: tuple[Tensor, Tensor] | None = None  # cos and sin by which each item row is rotated back
         if slopes is not None:
             self.calls[None], self.shift = sloped_calls(self.items, self._framed_positions(), arena.positions, slopes)
         elif any(r.offset for r in ranges):
@@ -270,11 +270,11 @@ class Pass:
 
     @cached_property
     def _offsets(self) -> Tensor:
-        """Return each item row's distance from the encoding of its extent to its place: int64 `[R]`, in host memory."""
+        """Return the offset of each item row, see `KVView`: int64 `[R]`, in host memory."""
         return torch.tensor([r.offset for item in self.items for r in item.ranges for _ in range(r.first, r.last)])
 
     def _framed_positions(self) -> Tensor:
-        """Return the position ids of item rows in the frame of their encoded extents, int64 `[R]`."""
+        """Return the position ids of item rows minus their offsets, int64 `[R]`."""
         return self.positions[self.rows] - self._offsets.to(self.positions.device)
 
     def _calls(self, window: int | None) -> list[KernelCall]:
@@ -332,7 +332,7 @@ class Pass:
         self, layer: int, q: Tensor, group: int, scale: float, calls: list[KernelCall], kernel: Kernel
     ) -> tuple[Tensor, Tensor]:
         """Run all items of folded queries `[1, H, R*G, D]`. Returns results `[1, H, R*G, D]` and log-sum-exp `[1, H,
-        R*G]`. Few operations per item: at one row each, their overhead is the cost of decoding.
+        R*G]`. It has few operations per item, because in decoding (one row each) their overhead dominates.
         """
         keys, values = self.arena.key_rows[layer], self.arena.value_rows[layer]
         outs: list[Tensor] = []
@@ -400,6 +400,6 @@ def attention_function(
     softcap: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Attention for transformers instead of its own. The model's forward passes `plan` on."""
+    """The attention that replaces transformers' own. The model's forward hands over `plan`."""
     scale = q.shape[-1] ** -0.5 if scaling is None else scaling
     return plan.attend(module.layer_idx, q, k, v, scale, sliding_window, softcap), None

@@ -1,8 +1,8 @@
-"""Work items of a forward pass: the query rows that attend to an extent of the pool, and their rotation; and scores of
-keys. No computation.
+"""Work items of a forward pass: the query rows that attend to an extent of the pool, and their rotation. Also scores of
+keys. Nothing is computed here.
 
-Each extent that a chunk of new rows sees becomes an item; one that several sequences see is one item, so that shared
-keys are read once per batch. A row's partial results are merged by log-sum-exp, which is exact. For code outside
+Each extent that a chunk of new rows sees becomes an item. An extent that several sequences see is one item, so that
+shared keys are read once per batch. A row's partial results are merged by log-sum-exp, which is exact. For code outside
 Python, items also become flat tables: runs of slots, and the rows that read them.
 
 The score of a key is computed from its attention weights: the mean over heads, the norm over rows, the mean over some
@@ -29,9 +29,9 @@ class VisibleRange:
 
 @dataclass(frozen=True, slots=True)
 class KVView:
-    """An extent that a sequence reads but does not write. offset: position ids from the encoding of the extent to its
-    place in this sequence. first_row: the first of the sequence's own rows that sees it. visible_ranges: the visible
-    parts, counted from the extent's start, each from some own row on; empty if all of it is visible.
+    """An extent that a sequence reads but does not write. offset: position ids by which this sequence places it later
+    than it was encoded. first_row: the first of the sequence's own rows that sees it. visible_ranges: the visible
+    parts, counted from the extent's start, each visible from one of the own rows on; empty: all of it.
     """
 
     extent: Extent
@@ -78,7 +78,7 @@ class RowRange:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Query rows that attend to one extent. causal: row i of the (single) range sees only keys 0 .. i of it."""
+    """Query rows that attend to one extent. causal: row i of the (single) range sees only keys 0 .. i."""
 
     extent: Extent
     ranges: tuple[RowRange, ...]
@@ -119,11 +119,11 @@ def plan_arrays(
     first_row: int = 0,
     hidden: dict[int, list[int]] | None = None,
 ) -> "tuple[array[int], array[int]]":
-    """Return (start, length, first reader, readers) of each run, and (row, length, turn) of each reader: it sees the
-    first `length` keys, rotated back by the turn with this number (-1: not rotated). The readers of a run are ordered
-    by row; reads at a second place are another run. turns: numbers of the turns by distance in ids; new ones are added.
-    first_row: the row of the pass that is row 0 of the items. hidden: by run, the keys among the first ones that no
-    reader sees, added here; without it, each visible range is a run.
+    """Return (start, length, first reader, readers) of each run, and (row, length, turn) of each reader. A reader sees
+    the first `length` keys, and is rotated back by the turn with this number (-1: not rotated). The readers of a run
+    are ordered by row; reads of an extent at a second place are another run. turns: numbers of the turns by distance in
+    ids; new ones are added. first_row: the row of the pass that is row 0 of the items. hidden: filled with each run's
+    keys that no reader sees; None: each visible range is a run.
     """
     runs, readers = array("i"), array("i")
 
@@ -170,8 +170,8 @@ Placed = tuple[Extent, int]  # an extent and its offset in a chunk: it may be re
 
 @dataclass(frozen=True, slots=True)
 class ScoredChunk:
-    """A chunk of a pass whose last `rows` rows are scored. index: the chunk's. squares: of the keys of each extent at
-    each place, float32 `[scored layers, L]`, to which the pass adds the squared weights of these rows.
+    """A chunk of a pass whose last `rows` rows are scored. index: the chunk's. squares: sums for the keys of each
+    extent at each place, float32 `[scored layers, L]`; the pass adds these rows' squared weights.
     """
 
     index: int

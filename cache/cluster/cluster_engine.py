@@ -1,8 +1,8 @@
 """Several engines under Ray Serve as one `EngineInterface`, over a deployment's handle.
 
 Prompts are arranged here, with the model's tokenizer and without its weights. If a replica is lost, its answer
-continues at another one, after the tokens already delivered. Deletion, pins and contents go to every replica. Out of
-scope: starting replicas (`deployment`), choosing one (`replica`).
+continues at another one, after the tokens already delivered. Deletions, pins and calls for contents go to every
+replica. Out of scope: starting replicas (`deployment`), choosing one (`replica`).
 """
 
 import asyncio
@@ -101,7 +101,7 @@ class ClusterEngine(EngineElsewhere):
         self._call_all("settle")
 
     def forget(self, keys: Set[str]) -> int:
-        """Delete in every replica. An unreachable replica answers nothing until it has deleted them as well."""
+        """Delete modules in every replica. An unreachable replica answers no request until it has deleted them."""
         with self._forgetting:
             self._untold |= keys
             found = self._tell_forgotten()
@@ -131,7 +131,7 @@ class ClusterEngine(EngineElsewhere):
     # --- calls -----------------------------------------------------------------------------------------------
 
     def _call(self, name: CallName, *given: object, most_s: float | None = None) -> Any:
-        """Call a method in every replica and combine the results, or at the home of its module."""
+        """Call a method in every replica and combine the results. A call about one module goes to one replica."""
         if name in ("bring_to_device", "verify"):
             return self._call_at_home(name, cast("Segment", given[0]))
         said = self._call_all(name, *given, timeout_s=most_s)
@@ -190,7 +190,7 @@ class ClusterEngine(EngineElsewhere):
         self._broadcast("keep", number, kept)
 
     def _tell_forgotten(self) -> frozenset[str]:
-        """Apply all pending deletions in every replica. Returns the number of modules found. Raises CacheError."""
+        """Apply all pending deletions in every replica. Returns the keys of the modules found. Raises CacheError."""
         number = self._forgotten + 1
         try:
             said = self._broadcast("forget", self._told, number, encoded(self._untold))
@@ -214,8 +214,8 @@ class ClusterEngine(EngineElsewhere):
                 self._tell_forgotten()  # modules that an ended engine left in the shared files
 
     def _look(self) -> None:
-        """Send missing pins and deletions to engines. An unreachable one gets no other call. Raises CacheError,
-        TimeoutError.
+        """Send missing pins and deletions to engines. If the states do not arrive in time, nothing is sent. Raises
+        CacheError, TimeoutError.
         """
         said = self._broadcast("state", timeout_s=STATE_S)
         states = [decoded(one, ReplicaState) for one in said.parts]
@@ -321,7 +321,7 @@ class ClusterEngine(EngineElsewhere):
                 await self._loop.run_in_executor(None, self._look)
             except (CacheError, TimeoutError) as error:
                 log.info("the engines could not be reached: %s", first_line(error))
-            except Exception as error:  # the next look may be better
+            except Exception as error:  # the next check may succeed
                 log.warning("the engines could not be looked at: %s", first_line(error))
 
 

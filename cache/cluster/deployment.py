@@ -1,9 +1,9 @@
 """Engines in a Ray cluster: connect to the cluster or start one on this machine, deploy the engines, and end them.
 
 A local cluster listens on 127.0.0.1, requires a random token (Serve opens each replica's port on all addresses), and
-ends with the thread that started it. Its sockets and logs are in a locked session folder. A killed server leaves the
-folder, and for a minute two processes, one of which has a port that the next cluster needs. The next cluster ends both.
-Out of scope: requests to engines (`cluster_engine`).
+ends with the thread that started it. Its sockets and logs are in a locked session folder. A killed server leaves its
+folder, and for a minute two processes; one of them uses a port that the next cluster needs. The next cluster removes
+all of them. Out of scope: requests to engines (`cluster_engine`).
 """
 
 import ctypes
@@ -46,7 +46,7 @@ ENDED_S = 5.0  # seconds until a killed process must be gone
 
 @contextmanager
 def session_folder() -> Iterator[Path]:
-    """Return a new folder. Its name is short because it contains sockets."""
+    """Return a new folder, and remove it at the end. Its name is short because paths of sockets must be short."""
     remove_left_over()
     folder, lock = locked_folder()
     try:
@@ -79,7 +79,7 @@ def remove_left_over() -> None:
 
 
 def end_users(folder: Path) -> None:
-    """End the processes with open files in a folder: Ray's command lines do not name it."""
+    """End the processes with open files in a folder. Ray's command lines do not name the folder."""
     ended = list[psutil.Process]()
     for one in psutil.process_iter():
         with suppress(psutil.Error):  # another user's, or it has ended
@@ -194,7 +194,7 @@ def check_head(address: str) -> None:
 
 @contextmanager
 def signals_kept() -> Iterator[None]:
-    """Restore the handlers of SIGINT and SIGTERM: Ray replaces them below Python's, and they abort."""
+    """Restore the handlers of SIGINT and SIGTERM. Ray replaces them below Python's by handlers that abort."""
     get, put = ctypes.pythonapi.PyOS_getsig, ctypes.pythonapi.PyOS_setsig
     get.argtypes, get.restype = [ctypes.c_int], ctypes.c_void_p
     put.argtypes, put.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
@@ -216,10 +216,10 @@ log = logging.getLogger(__name__)
 
 
 class ClusterOptions(Struct, frozen=True, kw_only=True):
-    """Options of a cluster. address: the head as HOST:PORT, or LOCAL. engines: their number. most: maximum number;
-    Serve starts more while each has more than `ongoing` requests. waiting: maximum requests that wait in this process;
-    more are refused. report_s: seconds between two reports of an engine's modules. cpus: how many a local cluster uses;
-    None: all.
+    """Options of a cluster. address: the head as HOST:PORT, or LOCAL. engines: their number. most: maximum number of
+    engines; Serve starts more while each has more than `ongoing` requests. waiting: maximum requests that wait in this
+    process; more are refused. report_s: seconds between two reports of an engine's modules. cpus: number for a local
+    cluster; None: all.
     """
 
     address: str = LOCAL
@@ -265,7 +265,7 @@ def start_cluster_engine(
 
 
 def deploy(spec: EngineSpec, options: ClusterOptions, tell: Callable[[str], None]) -> Any:
-    at_once = 2 * spec.limits.running  # the next request is there when one has ended
+    at_once = 2 * spec.limits.running  # so that the next request is already there when one ends
     spec = replace_in(spec, limits=replace(spec.limits, waiting=at_once))
     needs = {"CPU": spec.threads or 1, "GPU": 1 if spec.device.startswith("cuda") else 0}
     if options.address == LOCAL:

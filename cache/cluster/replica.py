@@ -2,7 +2,7 @@
 
 Arguments and results are plain values and bytes of messages (`cache.serving.messages`), and text streams as it is
 generated. The router runs in the process that calls the replicas; `cache.routing` makes its decisions. Out of scope:
-calling a replica (`cluster_engine`), and full queues; Serve tries the next replica in the ranking, then waits.
+calling a replica (`cluster_engine`), and full queues: Serve then tries the next replica in the ranking, or waits.
 """
 
 import asyncio
@@ -175,8 +175,8 @@ class EngineReplica:
 
     async def forget(self, told: int, number: int, keys: bytes) -> bytes:
         """Delete modules as the engine does. Returns a `Reply` with the modules found. number: identifies this
-        deletion. told: the keys include all deletions after this number. A replica that has missed more ends, and
-        another one starts with empty memory.
+        deletion. told: the keys include all deletions after this number. A replica that has missed an earlier deletion
+        ends, and another one starts with empty memory.
         """
 
         return await self._run(lambda: self._forget(told, number, keys))
@@ -241,7 +241,7 @@ def end_process() -> None:
 
 
 class AffinityRouter(RequestRouter):  # type: ignore[misc]  # Ray is not typed here
-    """All calls are on the router's event loop."""
+    """Ranks replicas by `Affinity`. All calls are on the router's event loop."""
 
     def initialize_state(self, **_: object) -> None:
         self._affinity = Affinity()

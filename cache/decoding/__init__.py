@@ -1,1 +1,1 @@
-"""The next token: sampling; and the text of tokens."""
+"""Sampling of the next token, and the text of tokens."""

@@ -23,7 +23,7 @@ long as a forward pass of a small model, so the top few are tried first.
 
 BLOCK = 256  # tokens
 
-UNSURE = -1  # instead of a token: the choice depends on more of the most likely tokens
+UNSURE = -1  # instead of a token: more of the top tokens must be considered
 ToHost = Callable[[Tensor], Tensor]  # copies results from the device, and waits until they are complete
 
 
@@ -61,7 +61,7 @@ def choose_tokens(
 
 def find_tokens(logits: Tensor, draws: Sequence[Draw], most: int) -> tuple[list[Draw], Tensor]:
     """Return the draws in another order, and the token of each draw or UNSURE, int64 `[N]` on the device, without
-    waiting for the values. most: number of top tokens to consider, if not known before.
+    waiting for the values. most: number of top tokens to consider, for answers without `top_k`.
     """
     ordered: list[Draw] = []
     found: list[Tensor] = []
@@ -111,7 +111,7 @@ def pick_likeliest(scores: Tensor, draws: Sequence[Draw], most: int) -> Tensor:
 
 
 def sample_all(scores: Tensor, draws: Sequence[Draw], most: int) -> Tensor:
-    """Return an index into each row `[N, V]`, sampled from the whole row: first a block of tokens, then one of them,
+    """Return an index into each row `[N, V]`, sampled from the whole row: first a block of tokens, then a token of it,
     because cumulative sums take much longer than sums.
     """
     numbers, temperatures = columns([(d.number, d.sampling.temperature) for d in draws], scores.device)
@@ -126,12 +126,12 @@ def sample_all(scores: Tensor, draws: Sequence[Draw], most: int) -> Tensor:
 
 
 def sample_likeliest(scores: Tensor, draws: Sequence[Draw], most: int) -> Tensor:
-    """Return an index into each row `[N, V]`, sampled from the `top_k` most likely that reach `min_p`, limited to the
-    fewest that make up `top_p` of these; UNSURE if these may be more than `most`.
+    """Return an index into each row `[N, V]`, sampled from the `top_k` most likely tokens that reach `min_p`, limited
+    to the fewest that make up `top_p` of their probability; UNSURE if more than `most` may be needed.
     """
     size = scores.shape[1]
     limits = [min(draw.sampling.top_k or size, size) for draw in draws]
-    is_any_open = size in limits  # how many tokens make up a share of all is not known before
+    is_any_open = size in limits  # without `top_k`, the number of tokens to consider is unknown
     count = max([limit for limit in limits if limit < size] + [min(most, size)] * is_any_open)
     values = [
         (d.number, d.sampling.temperature, k, d.sampling.top_p, d.sampling.min_p)
@@ -156,7 +156,7 @@ def sample_likeliest(scores: Tensor, draws: Sequence[Draw], most: int) -> Tensor
 
 
 def relative(scores: Tensor, temperatures: Tensor) -> Tensor:
-    """Return probabilities as shares of the highest of each row `[N, V]`, in the data type of the scores."""
+    """Return each probability divided by the highest of its row `[N, V]`, in the data type of the scores."""
     return ((scores - scores.amax(-1, keepdim=True)) / temperatures.to(scores.dtype)).exp()
 
 
@@ -166,7 +166,7 @@ def place_in(sums: Tensor, targets: Tensor) -> Tensor:
 
 
 def columns(values: Sequence[tuple[float, ...]], device: torch.device) -> tuple[Tensor, ...]:
-    """Return each tuple of values as one tensor, float64 `[N, 1]`."""
+    """Return each column of a table, given as rows of values, as one tensor, float64 `[N, 1]`."""
     table = torch.tensor(values, dtype=torch.float64).to(device, non_blocking=True)
     return tuple(table[:, i : i + 1] for i in range(table.shape[1]))
 

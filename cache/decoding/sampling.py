@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """Settings of an answer. temperature: 0 is greedy. top_k: 0 is no limit. top_p: 1 is no limit. min_p: least
-    probability, as a share of the likeliest token's. seed: makes a sampled answer repeatable. repetition_penalty: makes
-    tokens of the answer so far less likely (Keskar et al., 2019), not those of the prompt, because answers should quote
-    it. presence_penalty, frequency_penalty: subtracted from logits of such tokens, once and for each time (OpenAI).
-    logit_bias: (token, added to its logit). stop: strings that end it. logprobs: number of top tokens, see
-    `TokenLogprob`; None: no log probabilities. given: its first tokens, which the model reads and does not choose; with
-    a stop token at their end they are the whole answer. opening: (token, bias) for the first token of a model's
-    refusals. ends_loops: see `loop_length`. Raises ValueError.
+    """Settings of an answer. temperature: 0 is greedy. top_k: 0 is no limit. top_p: 1 is no limit. min_p: minimum
+    probability, as a share of the highest. seed: makes a sampled answer repeatable. repetition_penalty: lowers the
+    probability of tokens that the answer already has (Keskar et al., 2019); the prompt's do not count, because answers
+    should quote it. presence_penalty, frequency_penalty: subtracted from logits of such tokens, once or for each
+    occurrence (OpenAI). logit_bias: (token, added to its logit). stop: strings that end the answer. logprobs: number of
+    top tokens, see `TokenLogprob`; None: no log probabilities. given: its first tokens, which the model reads and does
+    not choose; with a stop token at their end they are the whole answer. opening: (token, bias); biases the first token
+    of a model's refusals at the start of the answer. ends_loops: see `loop_length`. Raises ValueError.
     """
 
     max_tokens: int = 256
@@ -70,7 +70,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """A token of an answer, the logarithm of its probability, and the likeliest tokens with theirs. Penalties, biases
+    """A token of an answer, the logarithm of its probability, and the most likely tokens with theirs. Penalties, biases
     and temperature do not count.
     """
 
@@ -87,7 +87,7 @@ class TokenLogprob:
 
 
 def loop_length(tokens: Sequence[int]) -> int:
-    """Return the length of a sequence of 12 to 80 tokens that the end repeats three times, or 0."""
+    """Return the length of a run of 12 to 80 tokens that is three times in a row at the end; 0 if there is none."""
     lengths = range(12, min(80, len(tokens) // 3) + 1)
     possible = (n for n in lengths if tokens[-1 - n] == tokens[-1])  # most are ruled out by one token
     return next((n for n in possible if tokens[-2 * n :] == tokens[-3 * n : -n]), 0)
@@ -112,7 +112,7 @@ class Sampler:
         return self._last
 
     def draw_again(self) -> None:
-        """Return the last random number again next time, because using it failed."""
+        """Make the next `draw` return the last random number again, because its use failed."""
         self._repeats = True
 
     def skip(self, begun: int) -> None:
@@ -135,11 +135,11 @@ class TextStream:
         self.text = ""
         self._tokenizer, self._stop = tokenizer, stop
         self._given = 0  # characters
-        # tokens up to where the text was complete the last time but one, the last time, and the text then
+        # numbers of tokens when the text was complete, at the second last and the last time, and its last complete text
         self._before, self._complete, self._complete_text = 0, 0, ""
 
     def update(self, tokens: Sequence[int], *, final: bool = False) -> str:
-        """Return the text that is new and certain. `stopped` is set when a stop string ended it."""
+        """Return the new text that cannot change any more. `stopped` is set when a stop string ended it."""
         text = self._whole_text(tokens)
         found = [at for at in (text.find(stop, self._given) for stop in self._stop) if at >= 0]
         if found:
@@ -152,7 +152,7 @@ class TextStream:
         return piece
 
     def resume(self, tokens: Sequence[int], delivered: int) -> None:
-        """Take tokens whose text was delivered before: `delivered` characters, at an end also half a character."""
+        """Add tokens whose text was delivered: `delivered` characters, at an end including half a character."""
         self.update(tokens)
         self._given = max(self._given, delivered)
 

@@ -94,7 +94,7 @@ class RowLimit:
 
 
 MODULES, MODULE_ROWS = 8, 256
-"""Number of modules that each row of a trial pass reads, and their tokens: system text, passages, earlier turns."""
+"""Number of modules that each row of a trial pass reads, and tokens of each: system text, passages, earlier turns."""
 SCORED_ROWS = 256  # rows of a long question
 
 
@@ -107,7 +107,7 @@ def run_largest_passes(model: Model, arena: Arena, rows: int, answers: int) -> N
     chunks = trial_chunks(model.info, rows)
     wanted = min(rows, answers)
     logits = model.forward(chunks, arena, range(rows - wanted, rows))
-    # needs more than the most likely token
+    # sampling needs more memory than the most likely token
     samplers = [Sampler(Sampling(temperature=1.0, seed=0)) for _ in range(wanted)]
     choose_tokens(logits, samplers, [()] * wanted)
     if model.info.places_modules:
@@ -233,8 +233,8 @@ SPARE, LEAST_SPARE = 0.05, GIB // 2
 later, and for a recomputed request with its own KV memory.
 """
 HOST_SHARE, HOST_MOST, HOST_TOKENS = 0.25, GIB * 3 // 4, 32_768
-"""Share of the free main memory for "auto" on a CPU, and its maximum: bytes, or so many tokens if these need more. The
-disk is nearly as fast, and a desk with the bundled model stays below 2 GiB.
+"""Share of the free main memory for "auto" on a CPU, and its maximum: HOST_MOST bytes, or HOST_TOKENS tokens if they
+need more. The disk is nearly as fast, and a server with the bundled model stays below 2 GiB.
 """
 log.setLevel(logging.INFO)  # one line per start, for operators
 
@@ -292,7 +292,7 @@ def allocate_arena(model: Model, size: ArenaSize, answers: int, row_limit: RowLi
 
 
 def room_on_gpu(model: Model, answers: int, row_limit: RowLimit, gauge: Gauge) -> int:
-    """Return the bytes for the KV pool of a GPU that has the weights. Raises CapacityError if none are left."""
+    """Return the bytes for the KV pool of a GPU with the weights loaded. Raises CapacityError if none are left."""
     while (
         peak := row_limit.attempt(row_limit.most, partial(peak_of_passes, model, answers, row_limit, gauge))
     ) is None:

@@ -22,7 +22,7 @@ from cache.memory.store import Lookup, Store
 from cache.model.info import ModelInfo
 from cache.prompt.plan import Segment
 
-MAX_ENCODINGS = 16  # modules encoded at the same time ahead of use
+MAX_ENCODINGS = 16  # maximum number of modules that are encoded in advance at the same time
 NOBODY = frozenset[Generation]()
 
 
@@ -46,7 +46,7 @@ class Encoding:
 
 @dataclass(slots=True, eq=False)
 class EncodeJob:
-    """Modules to encode in advance. started: computed modules by key. into_memory: also load modules from disk."""
+    """Modules to encode in advance. started: those started, by key. into_memory: also load modules from disk."""
 
     segments: deque[tuple[Segment, str]]
     done: Future[Encoded]
@@ -86,15 +86,15 @@ def keys_of(segment: Segment, tenant: str, store: Store) -> frozenset[str]:
 
 
 class Encoder:
-    """Modules on their way into a store, by key."""
+    """Encodes the modules of a store. running: encodings by module key."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.running: dict[str, Encoding] = {}
 
     def find(self, segment: Segment, tenant: str, askers: frozenset[Generation] = NOBODY) -> Lookup:
-        """Return the pinned module; None while it is loaded or encoded: call again. askers: requests that wait for it,
-        if any. Raises CapacityError if memory is short.
+        """Look up a module, and pin it if it is found. While it is loaded or encoded, there is no entry: call again.
+        askers: requests that wait for it, if any. Raises CapacityError if memory is short.
         """
         key = self.store.key(segment, tenant)
         if key in self.running:
@@ -106,7 +106,7 @@ class Encoder:
         return lookup
 
     def advance(self, job: EncodeJob) -> bool:
-        """Start encodings of a job while no request runs and the disk keeps up. Returns True when the job is done."""
+        """Start encodings, MAX_ENCODINGS at a time, while the disk keeps up. Returns True when the job is done."""
         while job.segments and len(self.running) < MAX_ENCODINGS and not self.store.is_behind:
             segment, tenant = job.segments[0]
             key = self.store.key(segment, tenant)
@@ -154,7 +154,7 @@ class Encoder:
         try:
             for ancestor in list(segment.with_ancestors())[:-1]:
                 lookup = self.find(ancestor, tenant, askers)
-                if lookup.entry is None:  # the ancestor first, it is encoded or loaded
+                if lookup.entry is None:  # the ancestor must be encoded or loaded first
                     return
                 prefixes.append(lookup.entry)
             own = [self.store.device.reserve(len(segment.left_context) + len(segment.tokens))]
@@ -175,7 +175,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Prefetch:
-    """A prediction of modules. segments: not found in device memory yet, most likely first."""
+    """Modules that may be needed soon. segments: those not found in device memory yet, most likely first."""
 
     segments: list[Segment]
     tenant: str

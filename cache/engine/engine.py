@@ -89,9 +89,9 @@ CHECKED_SHARE = 0.01
 
 
 class Engine(Arranger):
-    """Answers prompts with one model and one store, as `cache.serving.interface` says, between `start` and `close`.
-    memory: size of the KV pool, see `device_memory`. host_memory: bytes for modules evicted from it. disk: the tier
-    after both, or None. kv_storage: stored form of modules. placement, slot: defaults of `arrange`.
+    """Answers prompts with one model and one store, as `cache.serving.interface` describes, between `start` and
+    `close`. memory: size of the KV pool, see `device_memory`. host_memory: bytes for modules evicted from it. disk: the
+    tier after both, or None. kv_storage: stored form of modules. placement, slot: defaults of `arrange`.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Engine(Arranger):
         self._texts = TextThread()
         self._begin()
         self._next_check = 0.0
-        self._open: list[Work] = []  # all ends if the core fails; some of it may have ended
+        self._open: list[Work] = []  # work that fails if the core fails; some may have ended before
         self._rests = Rests()
         self._is_restarting = False
         self._got_on: float | None = None  # time of the last progress; None: no work
@@ -136,8 +136,8 @@ class Engine(Arranger):
         return self
 
     def close(self) -> None:
-        """Write remaining modules to disk and stop. Open requests end with EngineStopped, a pass at its next layer. A
-        hanging thread is left.
+        """Write remaining modules to disk and stop. Open requests end with EngineStopped; a running pass stops at its
+        next layer. A hanging thread is not stopped.
         """
         if self._thread.is_alive():
             self._closing.set()
@@ -180,8 +180,8 @@ class Engine(Arranger):
         return generation
 
     def compute_idle(self, request: Request, generation: Generation | None = None) -> Generation:
-        """Compute a request without reuse while the engine is idle, in separate KV memory (`restarts`). One at a time.
-        The generation ends with EngineBusy if there is other work, or if some arrives later. Raises EngineStopped.
+        """Compute a request without reuse while the engine is idle, in separate KV memory (`IdleRun`). One at a time.
+        The generation ends with EngineBusy if there is other work or if other work arrives. Raises EngineStopped.
         """
         request, generation = replace(request, reuse="off"), generation or Generation()
         self._post(lambda: self._begin_idle_run(request, generation))
@@ -262,7 +262,7 @@ class Engine(Arranger):
         return not self._core.has_work
 
     def call(self, function: Callable[[Store], T], most_s: float = float("inf")) -> T:
-        """Run a function of the store on the engine thread between two steps. Raises its errors, and as `_awaited`."""
+        """Run a function of the store on the engine thread between two steps. Raises its and `_awaited`'s errors."""
         future: Future[T] = Future()
 
         def run() -> None:
@@ -332,7 +332,7 @@ class Engine(Arranger):
         self._calls.put(lambda: None)
 
     def _restart(self) -> None:
-        """End all open work of the core and restart, after a rest if failures repeat. Later requests are computed."""
+        """End all open work of the core and restart, after a rest if failures repeat. Then requests are accepted."""
         self._is_restarting = True
         self._fail_all(CacheError(RESTARTED))
         while True:

@@ -5,7 +5,7 @@ and the failing one ends with an error. If device memory runs out, passes become
 
 Modules are deleted when all earlier requests, which may still store them, have ended. Later requests do not wait. They
 continue, but nothing computed with the modules is stored, and requests that have not started look the modules up again.
-An encoding without open requests is dropped.
+An encoding that no open request or job needs is dropped.
 """
 
 import logging
@@ -38,16 +38,16 @@ from cache.model.info import ModelInfo
 from cache.model.language_model import Model
 
 LOOKED_AT, PATIENCE_S = 16, 1.0
-"""Number of waiting requests that may start before earlier requests that still need modules or memory. Seconds until no
-other request may take the memory that one waits for.
+"""Number of waiting requests to look at; later ones may start before earlier ones that still need modules or memory.
+Seconds since its arrival after which no later request overtakes one that waits for memory.
 """
 AHEAD_S, AHEAD_SHARE = 0.25, 0.1
-"""Seconds of a pass that only encodes modules in advance; a new question stops it. Share of the time that such passes
-get beside other work, so that an ingest also ends at a desk that is always busy.
+"""Maximum seconds of a pass that only encodes modules in advance; a new question stops it. Share of the time for such
+passes while there is other work, so that an ingestion also ends on a server that is always busy.
 """
 MOST_STEPS, STEPS_S = 16, 0.06
-"""Maximum number of tokens that a model chooses by itself, and the seconds after which it begins no further one, so
-that text still comes evenly. New work also ends it.
+"""Maximum number of tokens that a model chooses by itself in one call, and seconds after which it starts no further
+token, so that text arrives evenly. New work also ends the call.
 """
 log = logging.getLogger(__name__)
 
@@ -65,8 +65,8 @@ class ForgetJob:
 
 @dataclass(frozen=True, slots=True)
 class PassResult:
-    """logits: float32 `[rows, vocabulary]`. outputs: each request's slice of them. tokens: those that the model chose
-    by itself; then there are no logits.
+    """logits: float32 `[rows, vocabulary]`. outputs: each request's slice of the rows. tokens: chosen by the model
+    itself; then there are no logits.
     """
 
     logits: Tensor
@@ -78,7 +78,7 @@ class EngineCore:
     """The state of the engine thread. inbox: new work, in order. give_up: returns whether everything must end; then
     `step` raises PassGivenUp, and the core is not used again. demand: set from any thread when a request is submitted
     or a module is loaded; it stops a pass that encodes in advance. awaits_loads: the last step could only wait for a
-    module to be loaded or written. texts: makes the text; this thread if None.
+    module to be loaded or written. texts: makes the text; None: this thread does.
     """
 
     def __init__(
@@ -102,10 +102,10 @@ class EngineCore:
         self._running: list[Running] = []
         self._paused: dict[Waiting, Running] = {}  # also in _waiting
         self._jobs: deque[EncodeJob] = deque()
-        self._to_forget: deque[tuple[ForgetJob, frozenset[Waiting | EncodeJob]]] = deque()  # with what was open before
+        self._to_forget: deque[tuple[ForgetJob, frozenset[Waiting | EncodeJob]]] = deque()  # with earlier open work
         self._suspects: list[Sequence] = []  # sequences of a failed pass that are still to be tried alone
-        self._had_prompts_alone = False  # whether the last pass made answers wait
-        self._ahead_due = 0.0  # when modules are next encoded in advance beside other work, of `time.perf_counter`
+        self._had_prompts_alone = False  # whether the last pass computed prompts while answers waited
+        self._ahead_due = 0.0  # next time to encode in advance despite other work, of `time.perf_counter`
         self.awaits_loads = False
 
     @property
@@ -145,7 +145,7 @@ class EngineCore:
             return
         if is_ahead:
             self._ahead_due = began + (time.perf_counter() - began) / AHEAD_SHARE
-        note_costs(self._timer, self.store.compute_cost)  # values the modules collected next
+        note_costs(self._timer, self.store.compute_cost)  # for the values of modules collected next
         self._encoder.collect()
         self._advance(computed, sum(scheduled.values()))
 
@@ -313,7 +313,7 @@ class EngineCore:
 
     def _schedule(self) -> dict[Sequence, int]:
         """Divide the next pass among requests, and the modules and scores that they wait for. Encoding in advance gets
-        passes of its own, beside other work few and short ones: on a CPU it would make every answer ten times slower.
+        separate passes, few and short ones while there is other work: on a CPU it makes answers ten times slower.
         """
         row_seconds = self.store.compute_cost.mean
         if suspect := self._next_suspect():
@@ -365,7 +365,7 @@ class EngineCore:
         if (tokens := self._decode(packed.chunks, [*outputs])) is not None:
             return PassResult(torch.empty(0), outputs, tokens)
         logits = self.model.forward(packed.chunks, arena, packed.outputs, self._ends_pass, packed.scored)
-        # a pass that waits says nothing about the cost of rows
+        # the time of a pass that waits does not show the cost of rows
         self._timer.launched(0 if waits_for_copies else packed.num_rows)
         for sequence, rows in scheduled.items():
             sequence.computed += rows
@@ -374,8 +374,8 @@ class EngineCore:
         return PassResult(logits, outputs)
 
     def _decode(self, chunks: Many[Chunk], answers: Many[Running]) -> dict[Running, list[int] | Exception] | None:
-        """Let the model choose several tokens of every answer by itself; None if a choice needs the engine, or if the
-        pass is also for others. answers: with outputs in the pass.
+        """Let the model choose several tokens of every answer by itself. Returns None if the engine must choose a
+        token, or if the pass has other work. answers: those with outputs in the pass.
         """
         steps = min((answer.most_steps for answer in answers), default=0)
         if steps < 2 or len(answers) < len(chunks):

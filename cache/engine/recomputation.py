@@ -3,7 +3,7 @@
 Recomputed rows, at the same ids, see everything before them; the other rows do not change. A policy only changes the
 plan. The result is approximate unless all rows are recomputed. The question selects rows of the newest modules
 (InfoFlow KV, ICML 2026): it is computed once in advance, and the attention of some layers scores the rows (`waiting`).
-The control group is random.
+For comparison, rows can also be selected at random.
 """
 
 import random
@@ -24,8 +24,8 @@ REMEMBERED = 10_000  # selections stored for later turns of conversations
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectiveRecomputation:
-    """A policy. share: how many of the last turn's module rows, selected `by` the question or at random. Raises
-    ValueError for a share out of range.
+    """A policy. share: share of the last turn's module rows to recompute. by: selected by the question or at random.
+    Raises ValueError for a share out of range.
     """
 
     share: float = 0.0
@@ -59,7 +59,7 @@ class RowSelection:
         return bool(self.candidates) and self.by == "question"
 
     def scored_spans(self) -> tuple[Plan, list[int]]:
-        """Return the current plan for scoring by the question, and the index of each candidate in it."""
+        """Return the plan to compute for scores, with earlier turns' rows, and each candidate's index in it."""
         earlier = with_recomputed(self.plan, self.rows)
         shift = len(earlier.spans) - len(self.plan.spans)  # spans of earlier turns may be split now
         return earlier, [i + shift for i in self.candidates]
@@ -122,7 +122,7 @@ def _selection_key(session: str, span: Span) -> tuple[str, int, str]:
 
 
 def newest(plan: Plan) -> list[int]:
-    """Return the indices of supplied spans between the last two computed ones, without the prompt's first span."""
+    """Return the indices of module spans between the last two computed spans, without the prompt's first span."""
     return sorted(takewhile(lambda i: plan.spans[i].segment is not None, range(len(plan.spans) - 2, 0, -1)))
 
 

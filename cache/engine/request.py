@@ -64,9 +64,9 @@ class Request:
 
 @dataclass(slots=True, kw_only=True)
 class Usage:
-    """Sources of prompt tokens. computed: now. session, prefix: computed by earlier requests of the same conversation,
-    or of others. module: encoded before. recomputed: computed although a module could supply them. prompt_tokens =
-    computed + session + prefix + module, except for a remote model that does not report its reuse.
+    """Sources of prompt tokens. computed: by this request. session, prefix: computed by earlier requests of the same
+    conversation, or of others. module: encoded before. recomputed: computed although a module could supply them.
+    prompt_tokens = computed + session + prefix + module, except for a remote model that does not report its reuse.
     """
 
     prompt_tokens: int
@@ -115,9 +115,9 @@ class Timings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """A finished answer. tokens: the exact ids of `text`; None if a stop string cut inside a token. exact: the same as
-    with full attention. logits: a float32 tensor `[answer tokens, vocabulary]` on the host, if teacher-forced. silence:
-    why a remote model returned no text, in one line; else empty.
+    """A finished answer. tokens: the exact ids of `text`; None if a stop string cut inside a token. exact: it is the
+    same as with full attention. logits: a float32 tensor `[answer tokens, vocabulary]` on the host, if teacher-forced.
+    silence: why a remote model returned no text, in one line; else empty.
     """
 
     text: str

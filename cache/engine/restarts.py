@@ -14,15 +14,15 @@ SHUT_DOWN = "the engine was shut down"
 RESTARTED = "the engine failed and is restarting: ask again (the log has the cause)"
 RESTING = "the engine failed repeatedly and waits before a restart: ask again in minutes (the log has the cause)"
 AT_ONCE, FIRST_REST_S, LONGEST_REST_S = 3, 1.0, 240.0
-"""Number of failures with an immediate retry; seconds of the first and the longest rest. Each rest doubles."""
+"""Number of failures with an immediate retry; seconds of the first and the longest rest. Rests double each time."""
 FORGOTTEN_S = 600.0  # seconds without failure after which the count starts again
-MOST_LOST = 2  # failures within that time after which a prompt that was open at each is refused
+MOST_LOST = 2  # a prompt that was open at this number of failures within that time is refused
 MOST_NOTED = 5  # failures whose prompts are remembered
 REFUSED = "the engine has failed twice during this prompt: ask something else, or ask again in ten minutes"
 
 
 class Rests:
-    """Rests between the failures of one engine. It is always restarted."""
+    """Rests before the restarts of a failed engine. The engine is always restarted."""
 
     def __init__(self) -> None:
         self._number, self._failed = 0, float("-inf")

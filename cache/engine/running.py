@@ -40,7 +40,7 @@ def count_usage(waiting: Waiting, prefix: PrefixNode, computed: int) -> Usage:
             usage.session += len(node.step.tokens)
         elif node.step.key is None:
             usage.prefix += len(node.step.tokens)
-    encoded: dict[str, Segment] = {}  # segments of equal content share one encoding: only the first one pays
+    encoded: dict[str, Segment] = {}  # segments of equal content share one encoding: only the first is computed
     for span in plan.spans:
         if span.segment is None:
             continue
@@ -82,8 +82,8 @@ PAGE = 32  # slots that an answer gets at a time
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """A request being answered. fresh: steps after the pinned prefix, computed ones with their first own row, modules
-    between them with row -1. most_tokens: limit of the answer. forced_logits: predict a teacher-forced answer.
+    """A request being answered. fresh: steps after the pinned prefix: computed steps with their first own row, modules
+    with row -1. most_tokens: limit of the answer. forced_logits: logits that predict a teacher-forced answer.
     keeps_rows: later requests may reuse its rows.
     """
 
@@ -117,7 +117,7 @@ class Running:
         self.admitted.release(store)
 
     def resume(self, store: Store, spare: int) -> None:
-        """Continue a preempted answer, once all modules are found again. Raises as `place`."""
+        """Continue a preempted answer, once all modules are found again. Raises the errors of `place`."""
         self.prefix, self.sequence, self.fresh = place(self.admitted, store, spare, self.answer)
 
     @property
@@ -143,9 +143,9 @@ class Running:
         return min(self.most_tokens - len(self.answer), self.sequence.adjacent_slots)
 
     def advance(self, tokens: Iterable[int] | Exception, finished: Callable[[], float]) -> FinishReason | None:
-        """Add the next tokens and given ones behind them, and deliver their text. Returns why the answer ends, if it
-        does. tokens: those that were chosen, or an error to raise. finished: returns the time when the device finished
-        them. Raises CacheError if the text of these or earlier tokens could not be made.
+        """Add the next tokens and the given ones after them, and deliver their text. Returns why the answer ends, if it
+        does. tokens: the chosen ones, or an error to raise. finished: returns the time when the device finished them.
+        Raises CacheError if the text of these or earlier tokens could not be made.
         """
         if isinstance(tokens, Exception):
             raise tokens
@@ -156,7 +156,7 @@ class Running:
             if reason is not None:
                 break
             reason = self._append(token)
-        self.sequence.computed = min(self.sequence.computed, len(self.sequence.tokens))  # of tokens after the end
+        self.sequence.computed = min(self.sequence.computed, len(self.sequence.tokens))  # not of tokens after the end
         self.text.update(self.answer, final=reason is not None)
         if self.text.failure is not None:
             raise self.text.failure
@@ -179,7 +179,7 @@ class Running:
             timings=self.timings,
             exact=self.admitted.is_exact,
             logits=torch.cat(self.forced_logits) if self.forced_logits else None,
-            logprobs=tuple(self.logprobs[: len(self.answer)]),  # without that of the stop token
+            logprobs=tuple(self.logprobs[: len(self.answer)]),  # without the stop token's
         )
         self.text.end(completion)
 
@@ -242,7 +242,7 @@ class Running:
 
 def admit(waiting: Waiting, store: Store, model: Model, spare: int, texts: TextDelivery) -> Running:
     """Start a request whose modules are all found. texts: makes its text, unless the answer has stop strings, which the
-    engine must check before its next pass. Raises as `place`.
+    engine must check before its next pass. Raises the errors of `place`.
     """
     request, plan = waiting.request, waiting.plan
     sampler, stop = Sampler(request.sampling), request.sampling.stop
@@ -301,7 +301,7 @@ def place(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedPass:
     """The input of a model's pass. outputs: packed rows whose logits are needed. rows_of: each sequence's slice of
-    them. scored: chunks whose attention is scored.
+    `outputs`. scored: chunks whose attention is scored.
     """
 
     chunks: list[Chunk]
@@ -339,7 +339,7 @@ def pack_pass(
 def next_tokens(
     logits: Tensor, rows: Mapping[Running, int], to_host: ToHost, note_shortage: Callable[[str], object]
 ) -> dict[Running, list[int] | Exception]:
-    """Return the next token of each answer, alone in a list, or its error. logits: float32 `[N, vocabulary]`. rows:
+    """Return the next token of each answer, in a list of one, or its error. logits: float32 `[N, vocabulary]`. rows:
     each answer's row, ascending. note_shortage: called with the reason when device memory runs out; then tokens are
     chosen on the host.
     """

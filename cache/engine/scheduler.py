@@ -41,7 +41,7 @@ class Sequence:
 
     @property
     def adjacent_slots(self) -> int:
-        """Number of own slots one after another in memory, from that of the next row on."""
+        """Number of own slots that are adjacent in memory, from the slot of the next row on."""
         behind = part_of(self.own, self.computed, total_length(self.own))
         return behind[0].length if behind else 0
 
@@ -69,8 +69,8 @@ def path_of(spans: Many[Span], entries: Mapping[Segment, CacheEntry]) -> list[Pa
 def build_sequence(
     spans: Many[Span], path: Many[PathStep], entries: Mapping[Segment, CacheEntry], prefix: PrefixNode
 ) -> tuple[Sequence, list[tuple[PathStep, int]]]:
-    """Return the sequence after a matched prefix, and its new steps of the path: computed ones with their first own
-    row, modules between them with row -1. The sequence's own slots are still missing.
+    """Return the sequence after a matched prefix, and its new steps of the path: computed steps with their first own
+    row, modules with row -1. The sequence's own slots are still missing.
     """
     nodes = [*prefix.path()][::-1]
     matched = sum(len(node.step.tokens) for node in nodes)

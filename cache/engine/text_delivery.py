@@ -65,8 +65,8 @@ class TextThread(TextDelivery):
 
 
 class AnswerText:
-    """Delivers pieces of text and then one end to the reader. An error ends only this answer. `delivery` makes the
-    text. failure: the error if the text could not be made.
+    """Delivers pieces of text and then the end, a completion or an error, to the reader. An error ends only this
+    answer. `delivery` makes the text. failure: the error if the text could not be made.
     """
 
     def __init__(self, stream: TextStream, generation: Generation, delivery: TextDelivery) -> None:
@@ -74,19 +74,19 @@ class AnswerText:
         self.stream, self._generation, self._delivery = stream, generation, delivery
 
     def update(self, answer: Sequence[int], *, final: bool) -> None:
-        """Deliver the new text. answer: all tokens so far; the list may grow meanwhile."""
+        """Deliver the new text. answer: all tokens so far; the list may grow later."""
         length = len(answer)
         self._delivery.run(lambda: self._deliver_piece(answer[:length], final))
 
     def end(self, end: Completion | CacheError) -> None:
-        """Deliver the end. A completion gets its text here; if that failed, deliver `failure`."""
+        """Deliver the end. A completion gets its text here; if the text could not be made, deliver `failure`."""
         self._delivery.run(lambda: self._deliver_end(end))
 
     def _deliver_piece(self, tokens: Sequence[int], final: bool) -> None:
         if self.failure is not None:
             return
         try:
-            self._generation.tokens = tokens  # those that what is delivered was made of, not later ones
+            self._generation.tokens = tokens  # those of the delivered text, not later ones
             if piece := self.stream.update(tokens, final=final):
                 self._generation.deliver(piece)
         except Exception as error:

@@ -34,7 +34,7 @@ class RowScoring:
     def __init__(
         self, selection: RowSelection, entries: Mapping[Segment, CacheEntry], tenant: str, store: Store, num_layers: int
     ) -> None:
-        """entries: the plan's modules, pinned until `release`. num_layers: scored ones. Raises CapacityError."""
+        """entries: the plan's modules, pinned until `release`. num_layers: scored layers. Raises CapacityError."""
         self.selection, self._entries = selection, entries
         self._plan, self._spans = selection.scored_spans()
         path = path_of(self._plan.spans, entries)
@@ -87,9 +87,9 @@ class RowScoring:
 @dataclass(slots=True, eq=False)
 class Waiting:
     """A waiting request and its modules found so far. places_modules: the model can reuse modules. has_exact_modules:
-    they are stored without rounding. picked_up: time of the first look-up. loading: seconds spent on look-ups and
+    modules are stored without rounding. picked_up: time of the first look-up. loading: seconds spent on look-ups and
     loads. load_began: time when it started to wait for loads, or 0. entries: modules found, pinned until the answer
-    ends. sources: first tier of each. misses: reasons of modules that had to be computed.
+    ends. sources: tier where each was found first. misses: reasons of modules that had to be computed.
     """
 
     request: Request

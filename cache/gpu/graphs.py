@@ -1,10 +1,10 @@
 """Passes of few rows as CUDA graphs: launches are recorded once and replayed with new tables.
 
-A graph has a maximum of rows and partial results, and a pass uses the smallest one that fits. Everything that differs
+A graph has a maximum of rows and partial results, and a pass uses the smallest graph that fits. Everything that differs
 between passes is in one buffer on the device, filled by one copy. Unused rows write to the pool's scratch slot, unused
-tiles have no readers. A replay cannot be interrupted, so cancellation is checked before it starts, and it starts after
-all copies: to wait for them takes less time than to launch each kernel of a pass. Out of scope: scored
-passes, and passes larger than any graph.
+tiles have no readers. A replay cannot be interrupted, so cancellation is checked before it starts. It starts after all
+copies: waiting for them takes less time than launching each kernel of a pass. Out of scope: scored passes, and passes
+larger than any graph.
 
 Also the choice of attention kernels on a device: missing or failing ones are detected once, before the first request.
 Only this choice and the code that runs kernels import Triton, so it is optional.
@@ -54,18 +54,18 @@ are two sizes for each number of rows.
 
 
 class CudaCapture:
-    """Captures the graphs of one `GraphedPasses`. They share one memory pool: only one of them runs at a time. Others
-    need another pool, because PyTorch refuses a capture into a pool whose graphs are gone while memory of it is in use.
+    """Captures the graphs of one `GraphedPasses`. They share a memory pool: only one runs at a time. Other graphs need
+    another pool: PyTorch refuses to capture into a pool whose graphs are deleted while its memory is in use.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._pool = device, torch.cuda.graph_pool_handle()
         with torch.cuda.device(device):
-            self._aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # one: libraries keep memory for each
+            self._aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # one: libraries keep memory per stream
 
     def __call__(self, compute: Callable[[], None]) -> Callable[[], None]:
-        """Run the function once first, so that kernels are compiled and libraries have their workspaces. Other threads
-        may use the device.
+        """Capture a function. It runs once before, so that kernels are compiled and libraries have their workspaces.
+        Other threads may use the device.
         """
         with torch.cuda.device(self._device):
             self._aside.wait_stream(torch.cuda.current_stream())

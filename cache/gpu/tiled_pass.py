@@ -17,7 +17,7 @@ from cache.memory.arena import Arena
 
 class TiledPass:
     """One packed forward pass over a pool, which also stores the rows' position ids. A plan with turns needs a rotation
-    or ALiBi slopes, float32 `[H]`. give_up: asked at every layer.
+    or ALiBi slopes, float32 `[H]`. give_up: called in every layer.
     """
 
     can_be_captured = True  # by CUDA graphs

@@ -1,7 +1,7 @@
 """Tables for the GPU kernels: the items of a pass, cut into tiles.
 
 A tile is some readers of a run and a range of its keys, computed together. Each reader gets a partial result per tile;
-those of a row are merged. Tables are made in host memory and copied to the device at once.
+a row's partial results are merged. Tables are made in host memory and copied to the device at once.
 """
 
 import math
@@ -29,11 +29,11 @@ ALIGNED = 4  # alignment of tables in numbers: Triton compiles one kernel for al
 
 
 class Tables(NamedTuple):
-    """Tables of a pass in host memory. block: query rows of a tile, heads counted as rows. num_tiles `[1]`: the first
-    ones, which have readers. tiles `[N, 6]`: start of the run, first key of it, keys, first reader, readers, first
-    partial result. readers `[R, 3]`: packed row, number of the run's keys it sees, turn (-1: none). offsets: ids that
-    each turn rotates back. first_partial `[T + 1]`: start of a packed row's part of `partials`, which lists its partial
-    results. slots, positions `[T]`: of packed rows.
+    """Tables of a pass in host memory. block: query rows of a tile, heads counted as rows. num_tiles `[1]`: number of
+    tiles with readers; these come first. tiles `[N, 6]`: start of the run, first key of it, keys, first reader,
+    readers, first partial result. readers `[R, 3]`: packed row, number of the run's keys it sees, turn (-1: none).
+    offsets: ids that each turn rotates back. first_partial `[T + 1]`: start of a packed row's part of `partials`, which
+    lists its partial results. slots, positions `[T]`: of packed rows.
     """
 
     block: int
@@ -55,7 +55,7 @@ class Tables(NamedTuple):
         return [*self[1:]]
 
     def filled_up(self, rows: int, partials: int, turns: int, slot: int) -> "Tables":
-        """Return the tables padded to these sizes: tiles without readers, and rows in a slot that see nothing."""
+        """Return the tables padded to these sizes by tiles without readers, and by rows in `slot` that see nothing."""
         return Tables(
             self.block,
             self.num_tiles,
@@ -71,8 +71,8 @@ class Tables(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TilePlan:
-    """A pass for the kernels. num_partials: number of partial results with memory. The rest are `Tables`, on the
-    device, int32.
+    """A pass for the kernels. num_partials: number of partial results that have memory. The other fields: see `Tables`;
+    on the device, int32.
     """
 
     num_partials: int

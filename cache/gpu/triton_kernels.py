@@ -15,10 +15,10 @@ from torch import Tensor
 from cache.gpu.tiles import TilePlan
 
 KEY_BLOCK_BYTES, LEAST_KEY_BLOCK, MOST_KEY_BLOCK = 16384, 16, 64
-"""Maximum keys to read at a time, so that small GPUs have enough shared memory."""
+"""Maximum bytes, minimum and maximum number of keys to read at a time: small GPUs have little shared memory."""
 MOST_PROGRAMS = 1024
-"""Of one launch: some more than the largest GPUs run at once. Graphs have memory for many more tiles than most passes
-need, and starting a program for each unused one took longer than attention (32,768 for 1,056 useful ones).
+"""Maximum programs of one launch: some more than the largest GPUs run at once. Graphs have memory for many more tiles
+than most passes need. Starting a program for each unused one took longer than attention (32,768 for 1,056 useful ones).
 """
 PART_BLOCK = 8  # partial results that are merged at a time
 
@@ -150,8 +150,8 @@ def merge_partials(
 
 
 def key_block(padded: int, dtype: torch.dtype) -> int:
-    """Return the keys to read at a time, for a head size padded to a power of two. Float32 has no tensor cores, and its
-    numbers of more keys would not fit into registers.
+    """Return the number of keys to read at a time, for a head size padded to a power of two. Float32 gets the fewest:
+    it has no tensor cores, and more keys would not fit into registers.
     """
     if dtype == torch.float32:
         return LEAST_KEY_BLOCK

@@ -108,7 +108,7 @@ class EntriesCall:
 
 class VarlenPass:
     """One packed forward pass over a pool, which also stores the rows' position ids. Chunks with offsets need a
-    rotation. give_up: asked at every layer.
+    rotation. give_up: called in every layer.
     """
 
     can_be_captured = False
@@ -172,7 +172,7 @@ class VarlenPass:
 
 
 def parts_of(rows: Sequence[int], num_rows: int) -> Tensor:
-    """Return the readers of each row, given their packed rows: int64 `[T, P]`, filled up with R."""
+    """Return the readers of each row, given their packed rows: int64 `[T, P]`, padded with R."""
     parts: list[list[int]] = [[] for _ in range(num_rows)]
     for reader, row in enumerate(rows):
         parts[row].append(reader)

@@ -5,9 +5,9 @@ The pool (`Arena`) is one K and one V tensor per layer, allocated once, with the
 module has which slots.
 
 On a GPU, copies use a stream of their own and pinned memory, so that passes run at the same time. Copies added between
-two passes form a batch: the first layer of all copies, then the second, with an event after each layer, for which a
-pass waits in that layer. Copies of one layer run in the order in which they were added, and none touches another layer,
-so a later copy may overwrite memory that an earlier one reads.
+two passes form a batch: the first layer of all copies, then the second, and so on, with an event after each layer. A
+pass waits for a layer's event in that layer. Copies of one layer run in the order in which they were added, and no copy
+touches another layer, so a later copy may overwrite memory that an earlier one reads.
 """
 
 from bisect import bisect_left, insort
@@ -83,14 +83,14 @@ class ExtentAllocator:
         return [Extent(start, self._length[start]) for start in self._starts]
 
     def allocate(self, length: int) -> Extent | None:
-        """Return the start of the smallest hole that fits, or None."""
+        """Return the first `length` slots of the smallest hole that fits, or None."""
         assert length > 0, length
         at = bisect_left(self._by_length, (length, 0))
         return None if at == len(self._by_length) else self._take(self._by_length[at][1], length)
 
     def allocate_pieces(self, length: int, least: int = LEAST_PIECE) -> list[Extent] | None:
-        """Return `length` slots in few pieces, from the largest holes, which leave space to extend; None if too few
-        slots are free. least: minimum slots of a piece, except for the last one.
+        """Return `length` slots in few pieces, from the largest holes, because these leave space to extend; None if too
+        few slots are free or pieces would be too short. least: minimum slots of a piece, except for the last one.
         """
         pieces: list[Extent] = []
         while length:
@@ -192,7 +192,7 @@ class CopyStream:
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
 
     def hold_compute(self, event: Event) -> None:
-        """Make the computing stream wait for an event of this one. The caller does not wait."""
+        """Make the computing stream wait for an event of this stream. The caller does not wait."""
         assert isinstance(event, torch.cuda.Event), event
         torch.cuda.current_stream(self._device).wait_event(event)
 
@@ -200,7 +200,7 @@ class CopyStream:
         self._stream.synchronize()
 
     def staged(self, rows: Tensor) -> Tensor:
-        """Return a copy of a tensor in pinned memory. From any thread."""
+        """Return a copy of a tensor in pinned memory. Any thread may call it."""
         # PyTorch caches pinned memory and reuses it after its copies have ended: pinning is slow
         return torch.empty(rows.shape, dtype=rows.dtype, pin_memory=True).copy_(rows)
 
@@ -225,8 +225,8 @@ CopyLayer = Callable[[int], None]  # queues the copy of one layer of a module
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Copies that run together. began, ends: events before the first layer and after each started one. begun: number of
-    copies started in the next layer; a failed copy is started again later.
+    """Copies that run together. began, ends: events before the first layer and after each started layer. begun: number
+    of copies started in the next layer; a failed copy is started again later.
     """
 
     copies: Sequence[CopyLayer]
@@ -257,7 +257,7 @@ class Copies:
         """Queue all added copies on the stream. Raises the device's error; the next call continues from there."""
         self._go_on()
         if self._noted:
-            self.stream.wait_for_compute()  # it may be writing what is copied, or reading what is replaced
+            self.stream.wait_for_compute()  # it may still write rows to copy, or read rows to replace
             copies, tokens = [copy for copy, _ in self._noted], sum(tokens for _, tokens in self._noted)
             self._newest = Batch(copies, tokens, self.stream.record())
             self._noted.clear()

@@ -1,8 +1,8 @@
 """Device memory: owners of the KV pool's slots, pins, and eviction.
 
 A module is one run of slots, so that attention reads it in one piece. If no free run is long enough, adjacent owners
-are evicted together. Rows of requests are runs of any length. Owned by the engine thread. Out of scope: contents of the
-slots (`arena`), disk and reasons for misses (`store`), and the choice of the victim (`eviction`).
+are evicted together. Rows of a request may be in several runs. Owned by the engine thread. Out of scope: contents of
+the slots (`arena`), disk and reasons for misses (`store`), and the choice of the victim (`eviction`).
 """
 
 import logging
@@ -80,7 +80,7 @@ class DeviceMemory:
 
     def reserve_rows(self, length: int, spare: int = 0) -> list[Extent]:
         """Return free extents for rows of a request, evicting if necessary. spare: further slots that must remain
-        available. Raises as `reserve`.
+        available. Raises CapacityError.
         """
         available = self.allocator.free_slots + self.evictable_slots
         if length + spare > available:
@@ -95,7 +95,7 @@ class DeviceMemory:
         return pieces
 
     def extend_rows(self, extents: list[Extent], length: int) -> None:
-        """Add `length` slots to a request's extents, directly after them if possible. Raises as `reserve`."""
+        """Add `length` slots to a request's extents, directly after them if possible. Raises CapacityError."""
         if extents:
             longer = self.allocator.extend(extents[-1], length)
             length -= longer.length - extents[-1].length

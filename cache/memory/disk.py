@@ -3,7 +3,7 @@
 A file is written under a temporary name, synced and renamed. A missing, truncated, foreign or damaged file is a miss
 and is removed; it never returns wrong KV. The least recently used files are removed to stay within the capacity and to
 leave part of the disk free. A failing disk loses its modules but raises only in `write` and `keep_floor`. Several
-threads read, write and remove files; only one writes. torch is imported by the first module that is read or written.
+threads read and remove files; only one writes them. torch is imported by the first module that is read or written.
 """
 
 import ctypes
@@ -34,7 +34,7 @@ FLOOR_BYTES, FLOOR_SHARE = 512 << 20, 20  # default floor: FLOOR_BYTES, or one i
 
 @dataclass(frozen=True, slots=True)
 class FreeSpace:
-    """A disk's free bytes at one moment. floor: free bytes that encoded modules do not use."""
+    """A disk's free bytes at one moment. floor: bytes that encoded modules must leave free."""
 
     free: int
     floor: int
@@ -45,16 +45,16 @@ class FreeSpace:
 
 
 def free_space(folder: Path | str, floor: int | None) -> FreeSpace:
-    """Return the free space of the disk with a folder. floor: bytes; None: the default for the disk's size. Raises
-    OSError.
+    """Return the free space of the disk that contains a folder. floor: bytes; None: the default for the disk's size.
+    Raises OSError.
     """
     usage = shutil.disk_usage(folder)
     return FreeSpace(usage.free, min(FLOOR_BYTES, usage.total // FLOOR_SHARE) if floor is None else floor)
 
 
 def return_freed_memory() -> None:
-    """Return freed memory to the system, if the C library can (glibc). Otherwise it would keep half a gigabyte after a
-    model was loaded, and 40 MB for every 64 embedded passages, whose different lengths fragment it.
+    """Return freed memory to the system, if the C library can (glibc). Otherwise the process keeps half a gigabyte
+    after a model was loaded, and 40 MB for every 64 embedded passages, whose different lengths fragment it.
     """
     with suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
@@ -111,8 +111,8 @@ class ModuleHeader:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierContents:
     """Contents of the tiers. modules: tier, header and bytes, slowest tier first. evictions: by tier, on the device by
-    kind. space: of the disk, if known. failed_writes, skipped_writes: modules that the disk refused, and had no time
-    for.
+    kind. space: of the disk, if known. failed_writes, skipped_writes: modules that the disk refused, and that were
+    skipped because it was too slow.
     """
 
     modules: tuple[tuple[str, ModuleHeader, int], ...] = ()
@@ -127,7 +127,7 @@ class TierContents:
 SUFFIX = ".safetensors"
 LENGTH_BYTES = 8  # length of the first field of a safetensors file: the size of the description after it
 KINDS = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "I8": "int8"}
-"""The tensors of a file, by name."""
+"""PyTorch's dtypes by their names in a file."""
 UNREADABLE = (OSError, KeyError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError)
 """Exceptions of reading a damaged or foreign file."""
 log = logging.getLogger(__name__)
@@ -326,7 +326,7 @@ class DiskTier:
             if victim == keep:
                 continue
             if not self.remove(victim):
-                break  # the others could not be deleted either
+                break  # other files could not be deleted either
             gone += entry.num_bytes
             self.evictions += 1
         return gone

@@ -20,7 +20,7 @@ from typing import Generic, Protocol, TypeVar
 SHORT, LONG = 5, 40  # half-lives, in rounds
 
 Marks = tuple[float, float]
-"""Use under SHORT and LONG: log2 of the sum of 2 ** (round / half-life) over all uses. Marks change only by use."""
+"""Recent use by SHORT and LONG: log2 of the sum of 2 ** (round / half-life) over all uses. Marks change only by use."""
 
 
 class Rehearsal:
@@ -31,7 +31,7 @@ class Rehearsal:
         self._heap: list[tuple[float, str]] = []  # marks that may have risen, each key once
 
     def use(self, key: str, mark: float, room: int) -> bool:
-        """Count a use that leaves `mark`. room: maximum number of keys. Returns whether it was a hit."""
+        """Count a use. mark: the key's mark after it. room: maximum number of keys. Returns whether it was a hit."""
         hit = key in self._marks
         if not hit:
             while len(self._marks) >= max(1, room):
@@ -91,7 +91,7 @@ class HalfLife:
 
 
 def _sum(first: float, second: float) -> float:
-    """Return log2(2**first + 2**second), where neither power need be representable."""
+    """Return log2(2**first + 2**second), also if the powers are too large to compute."""
     return max(first, second) + log2(1 + 2 ** -abs(first - second))
 
 
@@ -109,8 +109,8 @@ V = TypeVar("V", bound=Victim)
 
 
 class EvictionQueue(Generic[V]):
-    """Candidates for eviction, lowest value first. is_evictable: whether one still is. cost: seconds per token to
-    restore it. is_kept: whether it is evicted last. half_life: that of another queue whose marks are valid here.
+    """Candidates for eviction, lowest value first. is_evictable: whether a candidate still is evictable. cost: seconds
+    per token to restore it. is_kept: whether it is evicted last. half_life: another queue's, to use its marks here.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class EvictionQueue(Generic[V]):
         self.half_life = half_life or HalfLife()
         self._is_evictable, self._cost, self._is_kept = is_evictable, cost, is_kept
         self._heap: list[tuple[bool, float, int, V]] = []
-        self._queued: dict[V, None] = {}  # in order of arrival, so that the same calls evict the same
+        self._queued: dict[V, None] = {}  # in order of arrival, so that the same calls evict the same candidates
         self._numbers = count()  # equal values go in order of arrival
         self._evictions = 0  # since all values were computed
         self._most = 2 * LEAST_REFRESHED
@@ -132,7 +132,7 @@ class EvictionQueue(Generic[V]):
     def add(self, victim: V) -> None:
         """Add a candidate until `is_evictable` returns false. Without marks it counts as used now."""
         victim.marks = victim.marks or self.half_life.begin()
-        if len(self._heap) >= self._most:  # many may have left in other ways than eviction
+        if len(self._heap) >= self._most:  # many candidates may be gone without an eviction
             self.refresh()
         if victim not in self._queued:
             self._queued[victim] = None

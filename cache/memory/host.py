@@ -33,8 +33,8 @@ class HostEntry:
 
 
 class HostTier:
-    """At most `capacity` bytes of evicted modules. cost: seconds per token to restore an evicted one. half_life: the
-    device queue's. evictions: number so far. kept: keys that are evicted last.
+    """At most `capacity` bytes of evicted modules. cost: seconds per token to restore an evicted one. half_life: of the
+    device's queue. evictions: number so far. kept: keys that are evicted last.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class HostTier:
         )
 
     def put(self, header: ModuleHeader, extent: Extent, marks: Marks | None) -> None:
-        """Store a module whose rows are in an extent, and evict modules of lower value. A module larger than the tier
-        is not stored.
+        """Store a module whose rows are in an extent. If space is short, evict modules of the lowest value, maybe this
+        one. A module larger than the tier is not stored.
         """
         entry = HostEntry(header, marks, self._size_of(extent.length))
         if entry.num_bytes > self.capacity:
@@ -80,7 +80,7 @@ class HostTier:
         self._queue.add(entry)
 
     def free(self, entry: HostEntry) -> None:
-        entry.tensors = {}  # the queue may hold the entry for a while
+        entry.tensors = {}  # the queue may still hold the entry
 
     def remove(self, key: str) -> None:
         if key in self.entries:
@@ -115,7 +115,7 @@ UNIT = 4096
 
 
 class PinnedTier(HostTier):
-    """A host tier in pinned memory. copies: the pool's. Creating it raises CacheError if the memory is not
+    """A host tier in pinned memory. copies: of the KV pool. Creating it raises CacheError if the memory is not
     available.
     """
 

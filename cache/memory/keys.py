@@ -46,7 +46,7 @@ BASE = "base"
 
 
 def adapter_fingerprint(folder: Path) -> str:
-    """Return the identity of a LoRA adapter and of the one it was trained on; missing files are skipped."""
+    """Return the identity of a LoRA adapter and of the adapter it was trained on; missing files are skipped."""
     files = [folder / name for name in (CONFIG, WEIGHTS) if (folder / name).is_file()]
     below = adapter_fingerprint(folder / BASE) if (folder / BASE).is_dir() else ""
     return digest(*(file_digest(file) for file in files), below)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 DType = Literal["float32", "bfloat16", "float16", "int8"]
-"""PyTorch's name of a kind of numbers."""
+"""PyTorch's name of a number format."""
 _BYTES: dict[DType, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 KVStorage = Literal["model", "int8"]  # keys and values as in the model, or rounded to 8 bits
 ArenaSize = int | Literal["auto"]  # bytes, or "auto": as much as fits

@@ -98,7 +98,7 @@ class PrefixTree:
         return self._roots.get(tenant) or PrefixNode(PathStep(start=0, tokens=()), None, owner=tenant)
 
     def match(self, tenant: str, steps: Sequence[PathStep]) -> PrefixNode:
-        """Return the end of the longest known prefix of `steps`, not pinned. A partly matching run is split."""
+        """Return the last node of the longest known prefix of `steps`, not pinned. A partly matching run is split."""
         node = self.root(tenant)
         for step in steps:
             while step.tokens:
@@ -113,7 +113,7 @@ class PrefixTree:
         self, node: PrefixNode, steps: Iterable[tuple[PathStep, Sequence[Extent]]], owner: str | None
     ) -> tuple[PrefixNode, list[Extent]]:
         """Append computed steps below `node`; the tree owns their extents. Returns the last node, and extents for the
-        caller to free: those of tokens that another request has computed meanwhile, or all for a detached node.
+        caller to free: extents of tokens that another request has computed first, or all for a detached node.
         """
         surplus: list[Extent] = []
         if node.is_detached:
@@ -191,7 +191,7 @@ class PrefixTree:
 
     def forget(self, modules: Set[str]) -> list[Extent]:
         """Remove everything computed with modules or with their text: all paths through them, and everything computed
-        in the same sessions, whose later turns may quote them. Other sessions keep prefixes that end at placed modules.
+        in the same sessions, whose later turns may quote them. Prefixes of other sessions stay up to these modules.
         Returns the extents that no request in flight reads.
         """
         touched = [node for node in self.nodes() if node.step.comes_from(modules)]

@@ -42,7 +42,7 @@ class SharedTier(DiskTier):
             raise CacheError(f"the shared modules in {location} cannot be opened: {error}") from error
         self.location, self._refreshing = location, threading.Lock()
         self._touched: set[str] = set()  # since the running listing started
-        self._removed: dict[str, None] = {}  # here; a store may list it for a while
+        self._removed: dict[str, None] = {}  # removed here; a store may still list them for a while
         super().__init__(Path(self._root), capacity, floor)
         threading.Thread(target=_keep_refreshing, args=(weakref.ref(self),), name="shared-modules", daemon=True).start()
 
@@ -92,7 +92,7 @@ class SharedTier(DiskTier):
         super()._register(header, num_bytes, used)
 
     def _get(self, key: str) -> bytearray:
-        """Read a file. Raises LoadFailed if another engine has removed it, and Unreachable."""
+        """Read a file. Raises LoadFailed if another engine has removed it, else Unreachable."""
         try:
             return bytearray(self._files_of.cat_file(self._place(key)))
         except FileNotFoundError as error:

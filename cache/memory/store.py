@@ -1,7 +1,7 @@
 """The tiers of modules: device memory, which also holds exact prefixes, host memory and disk.
 
 The store knows the tier of each module, and the reason for a miss. Owned by the engine thread; other threads read and
-write files. Its contents can be returned as values.
+write files. `contents_of` returns its contents as plain values.
 """
 
 import heapq
@@ -28,9 +28,9 @@ from cache.memory.kv_shape import KVStorage
 from cache.prompt.plan import Segment
 
 FIRST_COMPUTE_S = 1e-3  # assumed seconds per token before passes are measured
-NOISE_S = 0.05  # seconds that loading must be slower than computing before it counts, as noise of a busy machine
+NOISE_S = 0.05  # loading may take these seconds longer than computing: noise of a busy machine
 TRIED_ANYWAY = 16
-"""If loading is slower than computing, one in this number of modules is still loaded, to measure loading again."""
+"""If loading is slower than computing, one module out of this number is still loaded, to measure again."""
 REMEMBERED_EVICTIONS, REMEMBERED_NAMES = 10_000, 100_000
 """Number of evictions and names to remember, for reasons of misses and use counts."""
 log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class Store:
         return self.tier(key) is not None
 
     def tier(self, key: str) -> Literal["device", "host", "disk"] | None:
-        """Return the fastest tier that has a module, or loads it. From any thread; the module may move afterwards."""
+        """Return the fastest tier with a module, or the tier from which it is being loaded. Any thread may call it."""
         if key in self.device.entries:
             return "device"
         if (load := self._loader.running.get(key)) is not None:
@@ -142,7 +142,7 @@ class Store:
         header = ModuleHeader.of(segment, fingerprint=self.fingerprint, tenant=tenant)
         is_stored = self._is_on_disk(header.key)
         entry = self._admit(header, extent)
-        if self.kv_storage != "model":  # answers do not depend on where a module comes from
+        if self.kv_storage != "model":  # so that answers do not depend on a module's tier
             self.arena.write(extent, rounded(self.arena.read(extent), self.kv_storage))
         if self.writer is not None and not is_stored:
             self.writer.submit(entry.header, self.arena.read(extent))
