@@ -1,16 +1,16 @@
 """Search results of a question: passages, the probability that they answer it, and their statements. Also compares two
 questions.
 
-The encoder reads the statements of a passage once, at ingestion, and their vectors are stored. A passage without
-vectors, stored by another version of the program, is read when it is first found. Search and database are read in the
-same state, also while documents change.
+The statements of a passage are encoded once, at ingestion, and their vectors are stored. A passage that another version
+of the program stored may have no vectors. It is encoded when it is first found. Search index and database are read in
+the same state, also while documents change.
 
-An embedder rates the similarity of two questions, but misses the most important differences: "Is the store open on
+An embedder rates the similarity of two questions, but misses important differences: "Is the store open on
 Sunday?" and "... on Saturday?" have a cosine of .93, "Are returns free?" and "... not free?" one of .97. So questions
 count as the same only if they share all significant words (stems that are not common words). (1,690 questions about the
-sample shop, compared with each other: eight pairs have the same significant words. All ask the same, and their cosines
-are .89 or more. By the cosine alone, some pairs of .88 to .89 are wrong.) If the embedder does not know the language,
-the cosine counts less, as in search.
+sample shop, compared with each other: eight pairs have the same significant words. All eight ask the same, and their
+cosines are .89 or more. With the cosine alone, some pairs of .88 to .89 are wrong.) If the embedder does not know the
+language, the cosine has less weight, as in search.
 """
 
 import json
@@ -43,7 +43,7 @@ _SAY_LITTLE = frozenset(
         *("help", "question", "still"),
     )
 )
-Telling = tuple[frozenset[str], bool]  # the telling words of a question, and whether it denies something
+Telling = tuple[frozenset[str], bool]  # the significant words of a question, and whether it has a negation
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class EmbeddedQuestion:
 
 
 def telling(question: str) -> Telling:
-    """Return the significant words of a question; if it has none, all of its words."""
+    """Return the significant words of a question (all words if none is), and whether it has a negation."""
     stems = frozenset(map(stem, telling_words(question))) - COMMON - _SAY_LITTLE
     return stems or frozenset(asked_words(question)), bool(_DENYING.search(folded(question)))
 
@@ -113,7 +113,7 @@ class StatementStore:
         self.name = f"{encoder.name} {VERSION}.{_FORMAT}"
 
     def of(self, passages: Sequence[StoredPassage]) -> list[PassageStatements]:
-        """Return the statements of passages, in the passages' order; none for a passage that cannot be encoded."""
+        """Return the statements of passages, in the order of the passages; none if a passage cannot be encoded."""
         stored = self._library.statement_vectors(self.name, [passage.id for passage in passages])
         found = {id_: PassageStatements.unpacked(kept) for id_, kept in stored.items()}
         if missing := [passage for passage in passages if passage.id not in found.keys() | self._unreadable]:
@@ -125,7 +125,7 @@ class StatementStore:
         return [found[passage.id] for passage in passages]
 
     def _readable(self, passages: Sequence[StoredPassage]) -> dict[int, PassageStatements]:
-        """Return statements by number. Passages that fail are tried again at the next start."""
+        """Return the statements of passages, by passage number. Failed passages are retried at the next start."""
         try:
             return dict(zip((passage.id for passage in passages), self._read(passages), strict=True))
         except Exception as error:  # from any library below
@@ -161,14 +161,14 @@ class StatementStore:
         ]
 
 
-BEST = 8  # the passages of this many most likely statements come first
+BEST = 8  # the passages of the BEST most likely statements come first
 CANDIDATES = 10
-"""Number of passages whose statements are ranked. Ranking runs no model, so the number may exceed the prompt's."""
+"""Number of passages whose statements are ranked. It may exceed the prompt's number, as ranking runs no model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPassage:
-    """A passage with its cosine with the question."""
+    """A passage, and the cosine of its vector and the question's vector."""
 
     passage: StoredPassage
     cosine: float
@@ -176,8 +176,8 @@ class FoundPassage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedStatement:
-    """A statement found. logit: log-odds that it answers. passage: its number. start, end: characters in it. subject:
-    the first cell of a row, else "". told: how well it matches each token of the question, times the token's weight.
+    """A found statement. logit: log-odds that it answers. passage: number of its passage. start, end: characters in the
+    passage. subject: the first cell of a row, else "". told: match with each question token, times the token's weight.
     """
 
     text: str
@@ -192,9 +192,9 @@ class RankedStatement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchResults:
-    """Results of a search. passages: best first, at most the requested number. found: the same and more, for the
-    nearest pages. statements: most likely first. relevance: probability that the most likely statement answers.
-    unknown: names in the question that no document has.
+    """Results of a search. passages: best first, at most the requested number. found: these and further passages, for
+    the nearest pages. statements: most likely first. relevance: probability that the most likely statement answers.
+    unknown: names in the question that are in no document.
     """
 
     passages: tuple[FoundPassage, ...]
@@ -206,8 +206,8 @@ class SearchResults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedQuestion:
-    """The search results of a question before its decision. hits: best first. passages: by number. unknown: names in
-    the question that no document has.
+    """The search results of a question before the decision. hits: best first. passages: by number. unknown: names in
+    the question that are in no document.
     """
 
     hits: tuple[PassageHit, ...]
@@ -239,9 +239,9 @@ class Finder:
     def find(
         self, question: str, *, earlier: str | None = None, count: int, collections: Collection[str] = ()
     ) -> SearchResults:
-        """Return the search results. earlier: the previous question, used only if this question refers to it or is
-        unclear alone, because it would otherwise mislead. count: maximum passages. collections: only their documents,
-        if given.
+        """Return the search results. earlier: the previous question. It is used only if this question refers to it or
+        is unclear alone, because otherwise it would mislead the search. count: maximum passages. collections: if given,
+        only their documents are searched.
         """
         if earlier is not None and may_stand_alone(question):
             alone = self._results(question, None, count, collections)
@@ -328,11 +328,11 @@ REFERS_BACK = re.compile(
     re.IGNORECASE,
 )
 SOME_TERMS, ENOUGH_TERMS = 2, 5
-"""Number of terms with which a question without a word that refers back may be clear alone, and surely is."""
+"""Minimum terms of a question without a word that refers back, if it may be clear alone, and if it surely is."""
 
 
 def wordings(question: str, earlier: str | None) -> list[str]:
-    """Return the texts to search: the question, and if it may refer to an earlier one, both together as the last."""
+    """Return the texts to search: the question; if it may refer to the earlier question, also both as one text."""
     if earlier is None or may_stand_alone(question, ENOUGH_TERMS):
         return [question]
     return [question, f"{earlier} {question}"]

@@ -1,10 +1,10 @@
 """Delete documents from database, search, citations and every module tier, and check that nothing is left.
 
-A module may contain a document's text although it encodes another passage with a neighbour in that document. Modules of
-PML prompts and of older versions may contain it as well. So only two kinds of modules stay: the system text and the
-current encodings of passages. Passages that lost a neighbour are encoded again. Questions that began before the
-deletion are answered first, because they may store its modules again. Later questions do not find the document, and the
-deletion does not wait for them.
+A module of another document may contain text of the deleted one, because it was encoded with a neighbour from it.
+Modules of PML prompts and of older versions may contain such text as well. So only two kinds of modules stay: the
+system text and the current encodings of passages. Passages that lost a neighbour are encoded again. The deletion waits
+for questions that began before it, because they may store its modules again. It does not wait for later questions,
+because they do not find the document.
 
 A deletion is recorded (`app.storage.data_folder`). If it fails or is killed, the next deletion or start completes it.
 """
@@ -23,8 +23,8 @@ from retrieval.search.vector_index import passage_id
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """The parts of a document: number of passage rows, windows in the vector and keyword index, stored citations with
-    its text, modules in any tier or in conversations in memory.
+    """Number of a document's parts: passage rows, windows in the vector and keyword index, stored citations with its
+    text, modules in any tier or in conversations in memory.
     """
 
     passages: int
@@ -36,7 +36,7 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forgotten:
-    """A deleted document. removed: its parts before. left: the result of the final check."""
+    """A deleted document. removed: its parts before the deletion. left: parts that the final check found."""
 
     document: str
     removed: Footprint
@@ -69,7 +69,7 @@ class Forgetting:
         self._library, self._search, self._warming = ingestion.library, ingestion.search, ingestion.open_warming()
 
     def forget(self, path: str) -> Forgotten:
-        """Delete the document with exactly this path. Raises DeskError, also if anything of it is left."""
+        """Delete the document with exactly this path. Raises DeskError, also if the final check finds parts of it."""
         return Forgotten(document=path, **self._forget([path], path))
 
     def forget_collection(self, name: str, paths: Sequence[str]) -> CollectionForgotten:
@@ -86,7 +86,7 @@ class Forgetting:
         self._warming.forget_unused(with_pml=is_forgotten)
 
     def _forget(self, paths: Sequence[str], what: str) -> dict[str, Footprint]:
-        """Also complete an earlier deletion that failed. what: its name in an error."""
+        """Delete documents, and complete earlier deletions that failed. what: name of this deletion in an error."""
         with self._ingestion.alone():
             left = self._begun.left("forget")
             again = (path for path, version in left.items() if self._version(path) in ("", version))
@@ -101,7 +101,7 @@ class Forgetting:
             in_use = self._library.module_keys()
             unencoded = self._library.all_ids(only_unencoded=True)
             self._ingestion.remove(paths)
-            self._forget_quotes(paths)  # questions since the first time may have found them
+            self._forget_quotes(paths)  # questions since the first call may have found the documents
             self._warming.forget_unused(with_pml=True)
             self._ingestion.restore_neighbours(unencoded)
             gone = in_use - self._library.module_keys()  # another document may have the same text

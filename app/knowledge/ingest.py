@@ -1,16 +1,16 @@
 """Ingestion: load -> split -> embed -> store -> choose neighbours -> encode modules.
 
 Documents are stored in batches. A batch is one new snapshot of the search, so questions see all of a document or
-nothing of it. A run after an interrupted one repeats no finished work: unchanged files are recognised by their bytes,
-passages by their content, modules by their key, and computed vectors are in their own table until they are stored. Work
-is stored every few seconds. So repeatedly interrupted runs also finish. Only reading one large file starts again. A
-file that cannot be read or embedded is reported, and the others are ingested.
+nothing of it. A run after an interrupted run repeats no finished work: unchanged files are recognised by their bytes,
+passages by their content, modules by their key. Computed vectors are in a separate table until their passages are
+stored. Work is stored every few seconds, so repeatedly interrupted runs also finish. Only reading one large file starts
+again. A file that cannot be read or embedded is reported, and the other files are ingested.
 
-Neighbours are related passages before a passage while it is encoded, so that its KV has attended to them (FusionRAG,
-SIGMOD 2026). They are chosen by embedding, stored in the database, and part of the module's key. Adding passages does
-not change a passage's neighbours, so that most modules stay; the result therefore depends on the order of ingestion.
-They are chosen again when one of them is changed or deleted, and when the setting `neighbours` changes. A passage's
-encoding contains information from its neighbours, so they must be in the same collection.
+Neighbours are related passages that precede a passage while it is encoded: its KV has attended to them (FusionRAG,
+SIGMOD 2026). They are chosen by embedding, stored in the database, and part of the module's key. New passages do not
+change the neighbours of stored passages, so most modules stay. The result depends on the order of ingestion. Neighbours
+are chosen again when one of them is changed or deleted, and when the setting `neighbours` changes. They must be in the
+same collection as the passage, because its encoding contains information from them.
 
 Out of scope: encoding (`warm`), the place of neighbours in a prompt (`prompts`).
 """
@@ -40,9 +40,9 @@ from retrieval.reading import FileReader, find_files
 from retrieval.text.terms import printable
 
 NEIGHBOURS = "neighbours"
-"""Key of a stored value: the setting `neighbours` with which the stored ones were chosen."""
+"""Key of a stored value: the setting `neighbours` with which the stored neighbours were chosen."""
 CHOOSING = "choosing neighbours"
-"""Key of a stored value while all neighbours are chosen again: their number, and the last finished passage."""
+"""Key of a stored value while all neighbours are chosen again: the new setting, and the last finished passage."""
 NOTHING_CHOSEN = "0 0"
 CHOSEN_AT_ONCE = 100
 
@@ -52,9 +52,9 @@ def chosen_for(library: Library) -> int:
 
 
 def choose_neighbours(library: Library, search: Search, count: int) -> frozenset[str]:
-    """Choose `count` neighbours for every passage that has none; for all if `count` has changed. A passage whose
-    neighbours change loses its module; returns the modules that no passage uses any more. The search must know all
-    passages. Raises DeskError. If it is interrupted, the next call does the rest.
+    """Choose `count` neighbours for every passage without neighbours; for all passages if `count` has changed. A
+    passage whose neighbours change loses its module. Return the modules that no passage uses any more. The search must
+    contain all passages. Raises DeskError. If this is interrupted, the next call continues.
     """
     is_other = count != chosen_for(library)
     if not count and not is_other:
@@ -83,8 +83,8 @@ def choose_neighbours(library: Library, search: Search, count: int) -> frozenset
 
 BATCH = 32  # a batch is stored when it has this many new passages,
 BATCH_S = 2.0  # or when reading and the expected work with its passages take this many seconds together
-PASSAGE_S = 0.25  # expected work with a passage, until it is measured
-COUNTED = 1024  # texts whose number of tokens is remembered: a passage is counted when it is cut and when it is stored
+PASSAGE_S = 0.25  # expected seconds of work with a passage, until they are measured
+COUNTED = 1024  # texts whose number of tokens is cached: a passage is counted twice, when it is cut and stored
 READ_AT_ONCE = 8  # passages whose statements are encoded together: few, so that a run can be stopped
 LONGEST_READING_S = 120.0
 LONGEST_PATH = 2500  # maximum bytes of a document's path: PostgreSQL's index allows few more
@@ -92,9 +92,9 @@ IS_IT_MOUNTED = "is its disk mounted? Unwanted documents can be deleted with `wa
 
 
 class IngestOptions(TypedDict, total=False):
-    """Options of a run. collection: for the documents, "" (default) for none. sync: delete documents whose files are
+    """Options of a run. collection: of the documents, "" (default) for none. sync: delete documents whose files are
     gone from the given folders, default False. warm: encode passages before questions need them, default True. names:
-    by file, for documents that are not identified by their path. gone: documents to be deleted.
+    names by file, for documents that are not identified by their path. gone: documents to delete.
     """
 
     collection: str
@@ -106,7 +106,7 @@ class IngestOptions(TypedDict, total=False):
 
 @dataclass(slots=True, kw_only=True)
 class PassageChanges:
-    """Numbers of passages of the given files: new, kept, dropped."""
+    """Number of new, kept and dropped passages of the given files."""
 
     new: int = 0
     kept: int = 0
@@ -124,8 +124,8 @@ class IngestTimings:
 
 @dataclass(slots=True, kw_only=True)
 class IngestReport:
-    """The result of a run. documents, passages: stored ones of the given files. failed: files that were not ingested;
-    their earlier versions stay. warnings: incomplete files. modules: include earlier passages without one.
+    """The result of a run. documents, passages: number stored of the given files. failed: files that were not ingested;
+    their earlier versions stay. warnings: incomplete files. modules: also of earlier passages that had no module.
     """
 
     documents: int = 0
@@ -142,14 +142,14 @@ class IngestReport:
 
     @property
     def passages_per_second(self) -> float | None:
-        """New passages per second of reading and embedding."""
+        """Return new passages per second of reading and embedding; None without new passages."""
         seconds = self.timings_s.reading + self.timings_s.embedding
         return round(self.changes.new / seconds, 1) if self.changes.new and seconds else None
 
 
 @dataclass(frozen=True, slots=True)
 class SplitDocument:
-    """A document that is not stored yet. embedded: content hashes with vectors. is_new: it replaces none."""
+    """A document that is not stored yet. embedded: content hashes with vectors. is_new: it replaces no document."""
 
     document: NewDocument
     passages: tuple[Passage, ...]
@@ -176,9 +176,9 @@ class Ingestion:
         neighbours: Callable[[], int],
         names: Mapping[Path, str],
     ) -> None:
-        """open_warming: called when the model is needed, and loads it. passage_tokens: maximum length of a passage.
-        neighbours: returns their number for each passage. names: by file, for documents that are not identified by
-        their path.
+        """open_warming: loads the model; called when it is needed. passage_tokens: maximum length of a passage.
+        neighbours: returns the number of neighbours per passage. names: names by file, for documents that are not
+        identified by their path.
         """
         self._clock = time.monotonic
         self.library, self.search, self.statements = library, search, statements
@@ -188,22 +188,22 @@ class Ingestion:
         self._run_names: Mapping[Path, str] = {}
         self._running = threading.Lock()
         self._is_alone: Callable[[], bool] = lambda: True
-        self._unused = set[str]()  # modules of a run's dropped passages, forgotten together: that waits for all answers
+        self._unused = set[str]()  # modules of dropped passages, deleted together, because that waits for all answers
 
     def run(
         self, paths: Iterable[Path], progress: Progress = no_progress, **options: Unpack[IngestOptions]
     ) -> IngestReport:
-        """Ingest. Raises DeskError or OSError if another run is active or the data folder cannot be written."""
+        """Ingest files. Raises DeskError or OSError if another run is active or the data folder cannot be written."""
         with self.alone():
             report, known = self.run_alone(list(paths), progress, **options)
-        if options.get("warm", True):  # meanwhile other documents may come and go
+        if options.get("warm", True):  # other runs may change documents during this
             self._warm(known, report, progress)
         return report
 
     def run_alone(
         self, paths: Sequence[Path], progress: Progress, **options: Unpack[IngestOptions]
     ) -> tuple[IngestReport, list[str]]:
-        """Ingest within `alone`, without encoding. Also return the documents of the given files. Raises as `run`."""
+        """Ingest within `alone`, without encoding. Also return the files' documents. Raises the errors of `run`."""
         started = time.perf_counter()
         report = IngestReport()
         self._run_names = options.get("names", {})
@@ -227,7 +227,7 @@ class Ingestion:
         finally:
             self._count.cache_clear()  # of texts, which may be deleted later
             self.search.save()
-            if self._unused:  # another document may have got the same text meanwhile
+            if self._unused:  # another document may have the same text now
                 self._forget_modules(self._unused - self.library.module_keys())
                 self._unused = set()
         self.library.clear_staged()
@@ -251,9 +251,9 @@ class Ingestion:
         return changes
 
     def restore_neighbours(self, unencoded: Collection[int]) -> None:
-        """After a deletion, give passages with deleted neighbours new ones and encode them again. unencoded: passages
-        that had no module before; they get none now. A changed setting `neighbours` has no effect before the next run.
-        Raises as `run`.
+        """After a deletion, choose new neighbours for passages that lost one, and encode these passages again.
+        unencoded: passages that had no module before; they are not encoded now. A changed setting `neighbours` has no
+        effect before the next run. Raises the errors of `run`.
         """
         if count := chosen_for(self.library):
             self._choose_neighbours(count)
@@ -284,7 +284,7 @@ class Ingestion:
     def _store_files(
         self, files: Sequence[tuple[Path, str | None]], collection: str, report: IngestReport, progress: Progress
     ) -> list[str]:
-        """Store documents. While a batch is embedded, the batch before is stored and the next is read."""
+        """Store documents. While a batch is embedded, the previous batch is stored and the next batch is read."""
         names = list[str]()
         with ThreadPoolExecutor(1) as beside:
             batches = chain(self._batches(files, names, collection, report, progress), ([],))
@@ -307,7 +307,7 @@ class Ingestion:
         report: IngestReport,
         progress: Progress,
     ) -> Iterator[list[SplitDocument]]:
-        """Read and split files. names: the documents that are read are added."""
+        """Read and split files. names: gets the names of the documents that are read."""
         if not files:
             return
         batch, began = list[SplitDocument](), 0.0
@@ -375,7 +375,7 @@ class Ingestion:
         identity = self._identity(document.content_hash)
         if before is not None and (before.content_hash, before.collection) == (identity, collection):
             self.library.set_remarks(name, document.remarks)
-            self._keep(document.path, before, (), report)  # the caller tells them
+            self._keep(document.path, before, (), report)  # the caller reports remarks
             return []
         new = NewDocument(
             path=name,
@@ -414,11 +414,11 @@ class Ingestion:
     def _embedded(
         self, batch: Sequence[SplitDocument], found: Callable[[], Mapping[str, Vectors]], report: IngestReport
     ) -> list[tuple[NewDocument, list[NewPassage]]]:
-        """Return documents with the vectors that `found` waits for. A document that fails is reported."""
+        """Return documents with vectors. found: waits for the vectors. A document that fails is reported."""
         try:
             vectors = found()
             return [(one.document, [self._new_passage(p, vectors) for p in one.passages]) for one in batch]
-        except (DeskError, OSError):  # from database or disk: no document is the reason
+        except (DeskError, OSError):  # from database or disk, not because of a document
             raise
         except Exception as error:  # from any embedder or tokenizer
             if len(batch) > 1:
@@ -449,8 +449,8 @@ class Ingestion:
         self, paths: Sequence[Path], known: Collection[str], found: Collection[str], report: IngestReport
     ) -> None:
         """Delete documents whose files are gone from these folders. known: the documents read in this run. found: all
-        files that existed when it began: a disk unmounted since then has deleted nothing. A folder without any readable
-        document loses none, because its disk may be unmounted.
+        files that existed when the run began; they stay, because their disk may have been unmounted since. A folder
+        without any readable document loses no document, because its disk may be unmounted.
         """
         stored = [Path(document.path) for document in self.library.documents()]
         missing = list[str]()
@@ -492,7 +492,7 @@ class Ingestion:
 
 
 def is_gone(path: Path) -> bool:
-    """Return whether a file certainly does not exist; also if a link has replaced it."""
+    """Return whether a file certainly does not exist, or a link has replaced it."""
     try:
         return not path.exists() or path.resolve() != path
     except OSError:

@@ -1,13 +1,13 @@
 """Make prompt modules from passages, and prompts from conversations.
 
-A conversation reads [system module][passage]...[question 1][answer 1][new passages]...[question 2] ... and only grows
-at its end, so that every earlier turn is an exact prefix of the next one. Each passage is one module. It is encoded
-after the system module and, if it has neighbours, after their texts, the closest last (FusionRAG, SIGMOD 2026); the
-neighbours' texts are not part of the prompt. Within a turn the most relevant passage is last, next to the question
+The prompt of a conversation is [system module][passage]...[question 1][answer 1][new passages]...[question 2] ... It
+only grows at its end, so every earlier turn is an exact prefix of the next turn. Each passage is one module. It is
+encoded after the system module and the texts of its neighbours, the closest neighbour last (FusionRAG, SIGMOD 2026).
+The neighbours' texts are not part of the prompt. Within a turn the most relevant passage is last, next to the question
 (measured: closest to full attention there). A passage that is already in the conversation is not inserted again.
 
-Texts of documents, customers and settings are literal: only the chat template's own strings are structure, and only our
-own marks begin a page or a question.
+Texts of documents, customers and settings are literal. Only strings of the chat template structure the prompt, and only
+our own marks begin a page or a question.
 """
 
 import re
@@ -29,8 +29,8 @@ _FORGED = re.compile(rf"(?<=[{_BREAKS}])(?={_UNSEEN}(?:help\s+page|question)\s*[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptTurn:
-    """One question with its passages, and its answer if it has one. statements: those that the answer may cite by
-    number. answer_tokens: the exact ids of the answer, if the model generated them.
+    """One question with its passages, and its answer if it has one. statements: statements that the answer may cite by
+    number. answer_tokens: the exact token ids of the answer, if the model generated it.
     """
 
     passages: tuple[StoredPassage, ...]
@@ -85,15 +85,15 @@ def passage_text(title: str, heading_path: Sequence[str], text: str) -> str:
 
 
 def question_text(question: str, statements: Sequence[str] = ()) -> str:
-    """Return the text of a question. statements: numbered from 1; the answer may cite a number. (Asked to begin each
-    sentence with one, a Qwen2.5-Coder of 0.5 B writes only numbers.)
+    """Return the text of a question. statements: numbered from 1; the answer may cite a number. (If each sentence had
+    to begin with a number, a Qwen2.5-Coder of 0.5 B would write only numbers.)
     """
     told = "".join(f"[{number}] {' '.join(text.split())}\n" for number, text in enumerate(statements, start=1))
     return without_marks(f"{told}{QUESTION_MARK} {question.strip()}{BRIEFLY if statements else ''}")
 
 
 def without_marks(text: str) -> str:
-    """Quote, as in an e-mail, each line except the first that begins with one of our marks. Other texts stay unchanged,
-    because a changed character makes another module.
+    """Put "> " before each line, except the first, that begins with one of our marks. Other texts are unchanged,
+    because any changed character makes a different module.
     """
     return _FORGED.sub("> ", text)

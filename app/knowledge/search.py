@@ -1,7 +1,7 @@
 """Vector and keyword search over the documents, opened from files and replaced as a whole.
 
-A reader takes a snapshot and uses it for one search; a change makes a new one. Missing entries are taken from the
-database: passages stored when the program was killed, or everything if a file is missing, damaged, of another embedder
+Each search uses one snapshot. A change makes a new snapshot. Entries that the files lack are taken from the database:
+passages stored shortly before the program was killed, or everything if a file is missing, damaged, of another embedder
 or of another way to count words.
 """
 
@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 EMBEDDER = "embedder"  # name of a stored fact: the embedder of the stored embeddings
-VIEWS_KEPT = 32  # sets of collections whose passages are looked up once per snapshot
-EMBEDDED_AT_ONCE = 16  # passages that are embedded together: few, so that this can be stopped
+VIEWS_KEPT = 32  # sets of collections that are cached per snapshot
+EMBEDDED_AT_ONCE = 16  # passages that are embedded together: few, so that a run can be stopped
 ADDED_AT_ONCE = 1000  # passages whose texts are in memory together while the keyword index is rebuilt
 
 
@@ -67,15 +67,15 @@ class Search:
         self.embedder = embedder
         self._library, self._path = library, path
         self._lock = threading.Lock()
-        for unfinished in path.parent.glob(f".{path.name}.*"):  # of a process that was killed during a write
+        for unfinished in path.parent.glob(f".{path.name}.*"):  # from a process that was killed during a write
             unfinished.unlink(missing_ok=True)
         self._use_this_embedder()
         stored = frozenset(library.all_ids())
         self.snapshot = self._state(self._open_vectors(stored), self._open_keywords(stored))
 
     def vectors_of(self, passages: Sequence[Passage | StoredPassage], progress: Progress) -> dict[str, Vectors]:
-        """Return vectors `[windows, dimension]` by content hash. Each few are stored, for the next run if
-        this one is killed. Raises RetrievalError.
+        """Return vectors `[windows, dimension]` by content hash. They are stored after every few passages, so that the
+        next run can use them if this run is killed. Raises RetrievalError.
         """
         name, by_hash = self.embedder.name, {passage.content_hash: passage for passage in passages}
         found = self._library.staged(name, by_hash, self.embedder.dimension)
@@ -100,14 +100,14 @@ class Search:
         only = None if within is None else index.selection(within)
         found: dict[int, list[int]] = {}
         for id_, vector in zip(numbers.tolist(), vectors, strict=True):
-            if id_ not in found:  # the first of a passage's vectors is of the whole
+            if id_ not in found:  # the first vector of a passage is of its whole text
                 found[id_] = others_nearby(index, vector, id_, count, only)
         return found
 
     def change(self, write: Callable[[], Sequence[Replaced]], gone: Collection[int] = ()) -> Sequence[Replaced]:
-        """Change the library and then the snapshot. `write` stores the change; when this returns, new questions see all
-        of it. gone: passages that search hides from the start, because removing many takes a while. Raises the errors
-        of `write`; the snapshot then has all changes stored before.
+        """Change the library and then the snapshot. write: stores the change. When this method returns, new questions
+        see the whole change. gone: passages that search hides from the start, because removing many takes time. Raises
+        the errors of `write`. The snapshot then has all changes stored before the error.
         """
         with self._lock:
             try:
@@ -118,7 +118,7 @@ class Search:
                 new = [id_ for replaced in changes for id_ in replaced.new]
                 self._update(removed, new)
             except BaseException:
-                with suppress(Exception):  # of the same cause, which is reported
+                with suppress(Exception):  # it has the same cause, which is reported
                     self._catch_up()
                 raise
         return changes
@@ -137,13 +137,13 @@ class Search:
             return self._catch_up()
 
     def _catch_up(self) -> bool:
-        """Apply the changes of any server. Return whether passages were removed. The lock is held."""
+        """Apply the changes of all servers. Return whether passages were removed. The caller holds the lock."""
         stored, indexed = frozenset(self._library.all_ids()), self.snapshot.index.passage_ids
         self._update(sorted(indexed - stored), sorted(stored - indexed))
         return bool(indexed - stored)
 
     def _update(self, removed: Sequence[int], new: Sequence[int]) -> None:
-        """Make the next snapshot. The lock is held."""
+        """Make the next snapshot. The caller holds the lock."""
         index, keywords = self.snapshot.index, self.snapshot.keywords
         if removed or new:
             ids, vectors = self._library.vectors(self.embedder.dimension, new)
@@ -152,13 +152,13 @@ class Search:
         self.snapshot = self._state(index, keywords)  # a document may only have moved to another collection
 
     def save(self) -> None:
-        """Write both indexes, so that the next start need not. Raises OSError; the other files are then unchanged."""
+        """Write both indexes, so that the next start is fast. Raises OSError; files not yet written are unchanged."""
         with self._lock:
             self.snapshot.index.save(self._path)
             save_keywords(self.snapshot.keywords, keywords_folder(self._path))
 
     def _state(self, index: VectorIndex, keywords: KeywordIndex) -> Snapshot:
-        """Return a snapshot of both indexes. The library must not change meanwhile."""
+        """Return a snapshot of both indexes. The library must not change during the call."""
         passages_in = {name: self._library.ids_in([name]) for name in self._library.collections()}
         return Snapshot(self.embedder, index, keywords, passages_in)
 
@@ -193,7 +193,7 @@ class Search:
                 "all passages are embedded again: the embedder was %s, now it is %s", stored, self.embedder.name
             )
             paths = [document.path for document in self._library.documents()]
-            for path in paths:  # which takes hours, and may be undone by setting the earlier embedder
+            for path in paths:  # takes hours; setting the earlier embedder stops it without loss
                 self.vectors_of(self._library.passages_of(path), no_progress)
             self._library.set_fact(EMBEDDER, f"{self.embedder.name} (not for all passages yet)")
             for path in paths:
@@ -217,7 +217,7 @@ def opened(load: Callable[[], T], empty: T) -> tuple[T, str]:
 
 
 def differences(index: VectorIndex | KeywordIndex, stored: frozenset[int], reason: str) -> tuple[list[int], list[int]]:
-    """Return the passages that an index lacks, and its wrong ones. Logs their numbers and the reason."""
+    """Return the passages that an index lacks, and those it must not contain. Log their number and the reason."""
     missing, gone = sorted(stored - index.passage_ids), sorted(index.passage_ids - stored)
     if missing or gone:
         log.warning(
@@ -229,7 +229,7 @@ def differences(index: VectorIndex | KeywordIndex, stored: frozenset[int], reaso
 
 
 def others_nearby(index: VectorIndex, vector: Vectors, id_: int, count: int, within: Selection | None) -> list[int]:
-    """The `count` passages nearest to the vector of passage `id_`, without that passage."""
+    """Return the `count` passages nearest to the vector of passage `id_`, without this passage."""
     wanted = count + 1
     while True:
         wanted = min(4 * wanted, len(index))

@@ -4,10 +4,10 @@ An uploaded file is stored in the data folder under its own name, in a folder of
 identified by its path. Storing and ingesting are one step: a file stays only if it becomes a document. An unfinished
 upload is recorded (`app.storage.data_folder`).
 
-A synchronised folder or website is re-read regularly (websites: `websites`). Of a folder, new and changed files are
-ingested, and documents whose files are gone are deleted, as `warmdesk ingest --sync` does once. If a folder is missing,
-or nothing in it can be read, its documents stay. The run fails, and the next one comes when it is due. An interrupted
-run is due at once. Out of scope: the times of runs (`app.desk.repeating`), ingesting a folder (`ingest`).
+A synchronised folder or website is re-read regularly (websites: `websites`). New and changed files of a folder are
+ingested, and documents whose files are gone are deleted, as `warmdesk ingest --sync` does once. If a folder is missing
+or nothing in it can be read, its documents stay and the run fails. The next run then starts at its usual time. An
+interrupted run is due at once. Out of scope: the times of runs (`app.desk.repeating`), ingesting a folder (`ingest`).
 """
 
 import logging
@@ -39,14 +39,14 @@ LONGEST_NAME = 150
 
 
 class Uploads:
-    """The uploaded files. folder: where they are stored, made at first use. begun: records of unfinished uploads."""
+    """The uploaded files. folder: their folder, created at first use. begun: records of unfinished uploads."""
 
     def __init__(self, folder: Path, ingestion: Ingestion, begun: BegunWork) -> None:
         self._folder, self._ingestion, self._library, self._begun = folder, ingestion, ingestion.library, begun
 
     def take(self, name: str, data: bytes, progress: Progress, collection: str = "") -> IngestReport:
-        """Store a file and ingest it; it replaces one of the same name and collection. Raises OSError, and DeskError
-        for a bad name, too much data, a file that cannot be read, and while other documents are ingested. A failure
+        """Store a file and ingest it. It replaces a file with the same name and collection. Raises OSError, and
+        DeskError for a bad name, too much data or an unreadable file, and while other documents are ingested. A failure
         changes nothing.
         """
         with self._ingestion.alone():
@@ -72,7 +72,7 @@ class Uploads:
             return report
 
     def finish(self) -> None:
-        """Ingest the files of unfinished uploads, and delete those that are not documents. Raises as `take`."""
+        """Ingest the files of unfinished uploads. Delete files that are not documents. Raises the errors of `take`."""
         if not (left := self._begun.left("upload")):
             return
         with self._ingestion.alone():
@@ -81,14 +81,14 @@ class Uploads:
             for name, collection in left.items():
                 file = self._folder / name
                 path = file.resolve()
-                if file.is_file() and path.is_relative_to(self._folder.resolve()):  # else from another backup
+                if file.is_file() and path.is_relative_to(self._folder.resolve()):  # others are from another backup
                     self._ingestion.run_alone([file], no_progress, collection=collection, warm=False)
                     if self._library.find(str(path)) is None:
                         file.unlink()
                 self._begun.done("upload", [name])
 
     def delete(self, path: Path, before: datetime | None = None) -> None:
-        """Delete a file if it is an uploaded copy; the user's own files stay. before: keep a copy stored later."""
+        """Delete a file if it is an uploaded copy; the user's own files stay. before: copies stored later also stay."""
         if not path.is_relative_to(self._folder.resolve()):
             return
         with suppress(FileNotFoundError):
@@ -98,13 +98,13 @@ class Uploads:
     def _place(self, name: str, collection: str) -> Path:
         plain = self._folder / name
         there = self._library.find(str(plain.resolve()))
-        is_its_own = collection == "" if there is None else collection == there.collection  # once all were stored here
+        is_its_own = collection == "" if there is None else collection == there.collection  # old versions: one folder
         return plain if is_its_own else self._folder / collection_folder(collection) / name
 
 
 def out_of_step(folder: Path, hashes: Mapping[str, str]) -> list[str]:
-    """Return paths of uploads that differ from their documents, or of which one is missing. This version records such
-    work; older ones did not. folder: where uploads are. hashes: one for each document, by path.
+    """Return paths of uploads that differ from their documents, or whose file or document is missing. Older versions
+    did not record such unfinished work. folder: the folder of uploads. hashes: by path, one for each document.
     """
     found = (file for file in folder.resolve().rglob("*") if file.is_file() and not file.name.startswith("."))
     files = {str(file): file for file in found}
@@ -135,7 +135,7 @@ def safe_name(name: str) -> str:
 
 
 def collection_folder(collection: str) -> str:
-    """Return the name of a collection's folder, unique and unlike a document's. Raises DeskError if it is too long."""
+    """Return the unique name of a collection's folder, never a document's. Raises DeskError if it is too long."""
     plain = "".join(one if one.isalnum() or one in " -_." else f"%{ord(one):06X}" for one in collection)
     if len(plain.encode()) > LONGEST_NAME:
         raise DeskError(f"{collection[:40]!r} is too long for the name of a collection: shorten it", code="bad-name")
@@ -154,7 +154,7 @@ IngestFolder: TypeAlias = Callable[[Path, str, Progress], IngestReport]
 
 
 class SyncStopped(Exception):
-    """Raised by a progress report to end a run at once. Nothing is recorded: it is due at the next start."""
+    """Raised by a progress report to end a run at once. Nothing is recorded, so the run is due at the next start."""
 
 
 class _Ended(Exception):
@@ -175,7 +175,7 @@ class Synchronising:
         self.all, self.try_out = folders.all, websites.try_out
 
     def running(self) -> dict[str, tuple[int, int]]:
-        """Return the folders and websites that are being read, each with the finished and the whole amount."""
+        """Return the folders and websites that are being read, each with its finished and total number."""
         with self._lock:
             return dict(self._running)
 
@@ -195,9 +195,9 @@ class Synchronising:
         *,
         who: str,
     ) -> SyncedFolder:
-        """Add a folder or website, or change how it is read; it is then due. folder: an absolute path, or the address
-        of a first page. who: for the audit log. Raises DeskError for a folder that cannot be read, is hidden, a system
-        folder or the data folder, and for one that overlaps another one.
+        """Add a folder or website, or change its options. It is then due. folder: an absolute path, or the address of
+        a first page. who: for the audit log. Raises DeskError for a folder that cannot be read, is hidden, is a system
+        folder or the data folder, or overlaps another synchronised folder.
         """
         collection = collection.strip()
         if len(collection) > LONGEST_COLLECTION:
@@ -271,7 +271,7 @@ class Synchronising:
 
     @contextmanager
     def _noted(self, folder: str, progress: Progress) -> Iterator[Progress]:
-        """Note that a run is in progress. Give the progress report that ends it when it is stopped."""
+        """Record a run as running during the block. Yield a progress report that ends the run if a person stops it."""
 
         def going_on(stage: str, done: int, total: int) -> None:
             with self._lock:

@@ -3,8 +3,8 @@
 `Warming` encodes every passage without a module while the tiers have space. `ReadingAhead` runs it in the background of
 a server: for passages of a stopped run, new files and lost modules. The engine serves questions first. `ModuleCare` has
 an admin's actions on one module. `InFlight` counts questions and batches that have read the documents but have not
-reached the engine, because a passage they found may be deleted. A deletion waits for them and then for the engine
-(`Engine.forget`), but not for later questions, which do not find the document.
+reached the engine. A passage that they found may be deleted, so a deletion waits for them and then for the engine
+(`Engine.forget`). It does not wait for later questions, because they do not find the document.
 
 Out of scope: adding passages (`ingest`), eviction (`cache.memory.store`).
 """
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 
 class InFlight:
-    """Counts questions between reading the documents and reaching the engine. unread: numbers of passages
-    without a module while some are encoded in the background. wanted: those that go first. Safe to use from any thread.
+    """Counts questions between reading the documents and reaching the engine. unread: numbers of passages without a
+    module, while a background run encodes some. wanted: passages to encode first. Safe to use from any thread.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class InFlight:
 
 
 JOBS_IN_FLIGHT = 2
-"""Batches in the engine's queue at once: enough to fill its forward passes. A deletion waits for them."""
+"""Maximum batches in the engine's queue, enough to fill its forward passes. A deletion waits for these batches."""
 AT_ONCE = 4
 
 
@@ -121,16 +121,16 @@ class Warming:
         return self.engine.modules(PUBLIC_TENANT) | self.engine.modules_of_prefixes()
 
     def unused(self) -> frozenset[str]:
-        """Return modules that no passage uses. A killed run leaves such modules, and a question that was asked while
-        neighbours were chosen or passages were read.
+        """Return modules that no passage uses. They come from killed runs, and from questions that were asked while
+        neighbours were chosen or passages were encoded.
         """
         # In this order: the library knows a module before the engine has it.
         there = self.modules()
         return there - self.library.module_keys() - {self.engine.key(self.engine.segment(self.prompts.system))}
 
     def forget_unused(self, *, with_pml: bool = False) -> None:
-        """Forget unused modules, also those of questions that have not reached the engine yet. with_pml: also modules
-        of PML prompts, which may contain text of a deleted document.
+        """Delete unused modules, also modules of questions that have not reached the engine yet. with_pml: also delete
+        modules of PML prompts, which may contain text of a deleted document.
         """
         self.in_flight.wait()
         self.engine.settle()
@@ -141,13 +141,13 @@ class Warming:
             self.engine.forget(unused)
 
     def survey(self) -> tuple[list[int], list[int]]:
-        """Return the passages without a module, and those of them that fit into the largest tier, in order."""
+        """Return the passages without a module, and the part of them that fits into the largest tier, in order."""
         if not self.engine.info.places_modules:
             return [], []
         stored = self.engine.modules(PUBLIC_TENANT)
         sizes = self.library.module_sizes()
         unread = [(one.id, one.num_tokens) for one in sizes if one.module_key not in stored]
-        # encoding more would only evict the ones before
+        # encoding more passages would only evict earlier ones
         room = self.engine.module_room - sum(one.num_tokens for one in sizes if one.module_key in stored)
         tokens = list(accumulate((num_tokens for _, num_tokens in unread), initial=0))
         ids = [id_ for id_, _ in unread]
@@ -156,7 +156,7 @@ class Warming:
     def encode(
         self, ids: Sequence[int], progress: Progress, *, until: Callable[[], bool] = lambda: False
     ) -> WarmReport:
-        """Encode passages without a module, a few batches ahead of the engine. until: returns whether to stop early."""
+        """Encode passages without a module. A few batches wait in the engine. until: returns whether to stop early."""
         report, left = WarmReport(), dict.fromkeys(ids)
         running: deque[tuple[Future[Encoded], Sequence[int]]] = deque()
 
@@ -223,7 +223,7 @@ class ModuleCare:
         self._engine.keep(kept)
 
     def verify(self, key: str) -> "ModuleCheck":
-        """Recompute a module and compare it with the stored one. A file that cannot be read is deleted."""
+        """Recompute a module and compare it with the stored module. If its file cannot be read, the file is deleted."""
         with self._in_flight.track(), _as_desk_errors():
             return self._engine.verify(self._segment(key))
 
@@ -310,6 +310,6 @@ class ReadingAhead:
                 done = self._warming.encode(due, report, until=self._look.is_set)
             finally:
                 self._warming.in_flight.unread.clear()
-        self._warming.forget_unused()  # of questions that did not wait for neighbours
+        self._warming.forget_unused()  # modules of questions asked before neighbours were chosen
         if done.failed:
             self.state = PassagesRead(read=total - unread + done.encoded + done.kept, total=total, is_reading=False)

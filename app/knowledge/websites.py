@@ -1,8 +1,8 @@
 """Websites as a source of documents: read a site into files of the data folder, then ingest these files.
 
-A document has the address of its page as its name and its link. Pages are removed by the rules of
-`app.websites.selecting`. A run that would remove much of a site removes nothing: a person has to confirm it. Out of
-scope: how pages are read (`app.websites.crawl`), when (`app.desk.repeating`).
+The address of a page is the name and the link of its document. Documents are removed by the rules of
+`app.websites.selecting`. A run that would remove much of a site removes nothing until a person confirms it. Out of
+scope: reading pages (`app.websites.crawl`), the times of runs (`app.desk.repeating`).
 """
 
 import time
@@ -30,7 +30,7 @@ _LOOK_S = 0.5
 
 
 class Websites:
-    """The websites of a desk. Safe to use from any thread, if each site is read by one at a time."""
+    """The websites of a desk. Safe to use from any thread if only one thread at a time reads the same site."""
 
     def __init__(
         self,
@@ -38,12 +38,12 @@ class Websites:
         names: Callable[[], Collection[str]],
         ingest: Callable[..., IngestReport],
     ) -> None:
-        """names: returns those of all documents. ingest: see `Ingestion.run`."""
+        """names: returns the names of all documents. ingest: see `Ingestion.run`."""
         self._settings, self._names, self._ingest = settings, names, ingest
 
     def read(self, source: SyncedFolder, progress: Progress, *, accepts_losses: bool = False) -> SyncResult:
-        """Read a website, and add, change and remove its documents. accepts_losses: also if many of them are gone.
-        Raises DeskError, and the errors of `ingest` and `progress`.
+        """Read a website, and add, change and remove its documents. accepts_losses: remove documents even if many are
+        gone. Raises DeskError, and the errors of `ingest` and `progress`.
         """
         mirror = Mirror(site_folder(self._settings.websites_folder, source.folder))
         with self._reading(source.folder, source.site, mirror, self._below, progress) as crawl:
@@ -78,7 +78,7 @@ class Websites:
             Mirror(folder).forget(url)
 
     def remove(self, source: str) -> None:
-        """Delete what is kept of a website. Its documents stay."""
+        """Delete the stored files of a website. Its documents stay."""
         Mirror(site_folder(self._settings.websites_folder, source)).remove()
 
     @contextmanager
@@ -101,7 +101,7 @@ class Websites:
         def wait(seconds: float) -> None:
             until = time.monotonic() + seconds
             while (left := until - time.monotonic()) > 0:
-                progress(*last)  # raises if the run shall end
+                progress(*last)  # raises if the run must end
                 time.sleep(min(left, _LOOK_S))
 
         guard = Guard(allow_private=settings.allow_private_addresses, private_hosts=frozenset(settings.private_hosts))
@@ -122,8 +122,8 @@ KEPT_FILES = 20
 
 
 def result_of(report: IngestReport, reasons: tuple[ReasonCount, ...] = ()) -> SyncResult:
-    """Return the result of a run. It failed if it found no document and reports problems. reasons: why pages of a
-    website were left out.
+    """Return the result of a run. It failed if it found no document and reports problems. reasons: the reasons why
+    pages of a website were skipped.
     """
     files = (*report.failed, *report.warnings)
     last = report.failed[-1] if report.failed and not report.documents else None  # the reason for the whole folder
@@ -144,7 +144,7 @@ def result_of(report: IngestReport, reasons: tuple[ReasonCount, ...] = ()) -> Sy
 
 
 def checked(url: str, site: SiteOptions) -> str:
-    """Return the address of a website as it is stored. Raises DeskError for a wrong one and for wrong options."""
+    """Return the address of a website as it is stored. Raises DeskError for a wrong address or wrong options."""
     try:
         key = key_of(url)
     except ValueError:

@@ -1,1 +1,1 @@
-"""Look-ups: what only another system of the company knows ("where is my order?"), without a language model."""
+"""Look-ups: answers from another system of the company ("where is my order?"), without a language model."""

@@ -1,7 +1,7 @@
-"""One call of a look-up: the request, and what of the reply is shown.
+"""One call of a look-up: the request, and the part of the reply that is shown.
 
-The origin is fixed, the address is checked and pinned, no redirect is followed, and only declared fields leave the
-reply: as short plain text, never for the model. A secret is read when it is sent and is in nothing that is returned.
+The origin is fixed. The address is checked, and the connection uses it. No redirect is followed. Only declared fields
+of the reply are used, as short plain text, never for the model. A secret is read for each request and never returned.
 """
 
 import json
@@ -35,7 +35,7 @@ from app.websites.robots import AGENT
 LookUpOutcome = Literal["found", "not_found", "failed"]
 MASK = "•••"
 LONGEST_FIELD, DEEPEST = 200, 20
-AT_ONCE = 4  # calls of one look-up that run: a slow endpoint occupies no more
+AT_ONCE = 4  # maximum concurrent calls of one look-up, in case its endpoint is slow
 _SECRET = re.compile(r"env:([A-Z_][A-Z0-9_]*)|file:(/\S+)")
 _PLAIN = str.maketrans({"[": "［", "]": "］", "<": "＜", ">": "＞", "`": "｀", "*": "＊", "|": "｜"})
 USER_TOKEN_S = 60
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Called:
-    """The result of a call. says: for the customer. links: addresses in it to open. detail: for operators."""
+    """The result of a call. says: text for the customer. links: addresses in it to open. detail: text for operators."""
 
     outcome: LookUpOutcome
     says: str
@@ -65,11 +65,11 @@ class Prepared:
 
 
 class Refused(Exception):
-    """A value that may not be in a request."""
+    """A value that must not be in a request."""
 
 
 def prepared(lookup: LookUp, values: Mapping[str, str]) -> Prepared:
-    """Raises Refused."""
+    """Return the request with the values inserted. Raises Refused for a value that must not be in it."""
     if any(not one or any(unicodedata.category(character) == "Cc" for character in one) for one in values.values()):
         raise Refused("a value is empty or has a control character")
 
@@ -88,7 +88,7 @@ def prepared(lookup: LookUp, values: Mapping[str, str]) -> Prepared:
 
 
 def secrets_of(lookup: LookUp, environ: Mapping[str, str] = os.environ) -> dict[str, tuple[str, str]]:
-    """Return by header the whole line and the secret in it. Raises DeskError, which names no secret."""
+    """Return the whole line and the secret in it, by header. Raises DeskError without a secret in its text."""
     found = {}
     for header, text in lookup.request.secret_header.items():
         match = _SECRET.search(text)
@@ -110,7 +110,7 @@ def secrets_of(lookup: LookUp, environ: Mapping[str, str] = os.environ) -> dict[
 
 @dataclass(slots=True)
 class Caller:
-    """Calls endpoints. Safe to use from any thread: at most `AT_ONCE` calls of a look-up run, more fail at once."""
+    """Calls endpoints. Safe to use from any thread. If `AT_ONCE` calls of a look-up run, further calls fail at once."""
 
     guard: Guard
     visitor_secret: str | None = None
@@ -119,8 +119,8 @@ class Caller:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def call(self, lookup: LookUp, values: Mapping[str, str], language: str, user: str = "") -> Called:
-        """Send the request once, a GET that got no answer once more, and return what is shown. user: who is signed in.
-        Raises nothing: every failure is an outcome.
+        """Send the request and return the text to show. A GET without a reply is sent once more. user: the signed-in
+        customer. Raises no error: every failure is an outcome.
         """
         started = time.monotonic()
         with self._lock:
@@ -135,7 +135,7 @@ class Caller:
             called = read(lookup, reply, secrets, values, language)
         except (FetchFailed, Refused, DeskError, TooLate) as error:
             called = failed(lookup, language, str(error) or "it took too long")
-        except Exception as error:  # outermost: a customer gets words, not a broken answer
+        except Exception as error:  # outermost: the customer gets a text, not a broken answer
             log.error("look-up %s is broken: %s", lookup.name, type(error).__name__)
             called = failed(lookup, language, f"a fault of ours: {type(error).__name__}")
         return replace(called, ms=round((time.monotonic() - started) * 1e3, 1))
@@ -179,7 +179,7 @@ class Tried:
 
 
 def try_out(lookup: LookUp, given: Mapping[str, str], caller: Caller, user: str = "") -> Tried:
-    """Call with the values that an operator wrote, outside of all limits. Raises DeskError if one does not fit."""
+    """Call with an operator's values, without the limits of customers. Raises DeskError if a value does not fit."""
     values = dict[str, str]()
     for value in lookup.values:
         found = fits(value, given.get(value.name, ""))
@@ -262,7 +262,7 @@ def scalar(document: Any, pointer: str) -> str | None:
 
 
 def plain(text: str) -> str:
-    """Return a value that no reader takes for Markdown, HTML or a link."""
+    """Return a value that is not rendered as Markdown, HTML or a link."""
     return text.translate(_PLAIN).replace("://", ": //")
 
 

@@ -1,7 +1,7 @@
 """The look-ups of a desk, from one TOML file. docs/lookups.md explains every key.
 
-A file is taken whole or not at all: each mistake is named with its line. Out of scope: what a message wishes
-(`recognising`), and the requests (`calling`).
+A file with a mistake is not used at all. Each mistake is reported with its line. Out of scope: recognising the wish of
+a message (`recognising`), and the requests (`calling`).
 """
 
 import importlib
@@ -57,7 +57,7 @@ class Value(Part):
 
 
 class Request(Part):
-    """The request. secret_header: by name, a text with env:NAME or file:PATH."""
+    """The request. secret_header: by header name, a text with env:NAME or file:PATH."""
 
     method: Literal["GET", "POST"] = "GET"
     url: Annotated[str, Field(max_length=1000)]
@@ -86,11 +86,11 @@ class Limits(Part):
 
 
 class LookUp(Part):
-    """A look-up. words: of a field, the texts of its codes; an unknown code is a failure."""
+    """A look-up. words: by field, the texts for its codes; an unknown code is a failure."""
 
     name: Name
     title: Texts
-    effect: Literal["read"] = "read"  # look-ups that write may come later; a file may already say that its own do not
+    effect: Literal["read"] = "read"  # look-ups that write may come later; a file can state that its own only read
     examples: tuple[Text, ...] = Field(min_length=1, max_length=500, strict=False)
     not_examples: tuple[Text, ...] = Field((), max_length=500, strict=False)
     values: tuple[Value, ...] = Field((), max_length=10, strict=False)
@@ -182,7 +182,7 @@ def _words(error: Any) -> str:
 
 
 def line_of(text: str, where: Sequence[int | str]) -> int:
-    """Return the line of a key: the names of its path are looked for one after the other, in their look-up."""
+    """Return the line of a key. The names of its path are searched one after another, within the look-up's table."""
     starts = [found.end() for found in re.finditer(r"^\s*\[\[\s*lookup\s*\]\]", text, re.M)] + [len(text)]
     number = next((part for part in where if isinstance(part, int)), 0)
     at, end = starts[number], starts[min(number + 1, len(starts) - 1)]
@@ -261,8 +261,8 @@ def _value_problem(value: Value) -> str:
 
 
 def _is_quick(parsed: Any, seen: set[int], within: bool = False) -> bool:
-    """Return whether matching takes little time for any text: `re` has no limit of its own. seen: the repeats without
-    an end so far.
+    """Return whether matching is fast for every text, because `re` has no time limit. seen: the repeats of more than 64
+    times so far.
     """
     for name, argument in parsed:
         kind, inner = str(name), []

@@ -36,7 +36,7 @@ def says(name: str, language: str, **values: str) -> str:
 
 
 def means(message: str, kind: str) -> bool:
-    """Return whether a whole message, apart from words around, says yes, no or cancel, in any language."""
+    """Return whether a whole message, except for filler words, means `kind` (yes, no or cancel), in any language."""
     if len(message) > _LONGEST_REPLY:
         return False
     words = _WORD.findall(re.sub("['’]", "", without_accents(message.casefold())))
@@ -64,9 +64,9 @@ def _means(words: Sequence[str], hears: Mapping[str, object], kind: str) -> bool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Open:
-    """An open look-up, as it is stored with its conversation. state: offered, asking, confirming, or expired, when only
-    its name is left. inferred: values that were not typed as the answer to our question. tries: misfits in a row.
-    offers: while offered, the values of each look-up to choose from.
+    """An open look-up, as it is stored with its conversation. state: offered, asking, confirming, or expired (then only
+    its name and language are left). inferred: values that were not typed as the answer to our question. tries:
+    consecutive misfits. offers: while offered, the known values of each look-up to choose from.
     """
 
     name: str
@@ -95,16 +95,16 @@ class Step:
 
 
 class Dialogue:
-    """The rules, for some look-ups."""
+    """The rules of a dialogue about some look-ups."""
 
     def __init__(
         self, lookups: Mapping[str, LookUp], wish: Callable[[str], Wish | None], is_answered: Callable[[str], bool]
     ) -> None:
-        """is_answered: whether the documents surely answer a message."""
+        """is_answered: returns whether the documents answer a message with high confidence."""
         self._lookups, self._wish, self._is_answered = lookups, wish, is_answered
 
     def hear(self, message: str, now_open: Open | None, *, is_signed_in: bool) -> Step | None:
-        """Return what follows, or None if the message has nothing to do with a look-up."""
+        """Return the next step, or None if the message does not concern a look-up."""
         lookup = None if now_open is None else self._lookups.get(now_open.name)
         names = {"", *(value.name for value in lookup.values)} if lookup is not None else set()
         if now_open is None or lookup is None or not {now_open.asks, *now_open.values} <= names:  # the file has changed
@@ -137,7 +137,7 @@ class Dialogue:
         return Step(turn=turn, says=says("which_lookup", now.language), open=now)
 
     def _expired(self, lookup: LookUp, now: Open, message: str) -> Step:
-        """Say once that the look-up has ended. It is offered again."""
+        """Tell the customer once that the look-up has expired, and offer it again."""
         text = says("expired", now.language, title=in_language(lookup.title, now.language))
         turn = LookUpTurn(name=now.name, state="expired", choices=_titles([lookup], now.language))
         again = Open(name=lookup.name, state="offered", language=now.language, offers={lookup.name: {}})
@@ -223,7 +223,7 @@ class Dialogue:
         return self._misfit(lookup, now)
 
     def _is_question_with(self, lookup: LookUp, now: Open, message: str, found: Mapping[str, list[str]]) -> bool:
-        """Return whether a question only happens to contain words that fit: a pattern may fit ordinary words."""
+        """Return whether a question contains fitting words only by accident: a pattern may fit ordinary words."""
         some = [one for values in found.values() for one in values]
         loose = bool(some) and not any(has_digits(one) or "@" in one for one in some)
         is_choice = all(lookup.value(name).kind == "choice" for name, values in found.items() if values)
@@ -245,7 +245,7 @@ class Dialogue:
         return in_language(lookup.value(now.asks).ask, now.language)
 
     def _back(self, lookup: LookUp, now: Open) -> LookUpTurn:
-        """Return the line that leads back, with its buttons."""
+        """Return the line that leads back to the look-up, with its buttons."""
         title = in_language(lookup.title, now.language)
         if now.state == "confirming":
             values = shown_values(lookup, now.values, now.language)
@@ -291,7 +291,7 @@ def masked(lookup: LookUp, message: str, *, is_attempt: bool, asks: str) -> str:
 
 
 def _found(lookup: LookUp, message: str) -> dict[str, list[str]]:
-    """Return what fits in a first message. An ordinary word of a choice is no value there."""
+    """Return the fitting values of a first message. Choices are skipped, because their words are ordinary words."""
     return {value.name: fits(value, message) for value in lookup.values if value.kind != "choice"}
 
 
@@ -304,7 +304,7 @@ def _titles(lookups: Sequence[LookUp], language: str) -> tuple[str, ...]:
 
 
 def _filled(lookup: LookUp, now: Open, found: Mapping[str, list[str]]) -> Open | None:
-    """Return the look-up with the values of a message: the asked one first, another one only if it fits no other."""
+    """Return the look-up with a message's values: the requested value first, others only from unused texts."""
     values, inferred = dict(now.values), now.inferred
     is_changed, used = False, set[str]()
     order = sorted(lookup.values, key=lambda value: value.name != now.asks)

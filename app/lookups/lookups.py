@@ -1,9 +1,9 @@
-"""The look-ups of an open desk: what a message means, the calls, and what is stored of them.
+"""The look-ups of an open desk: the meaning of a message, the calls, and the stored state and results.
 
-The state is stored with the conversation before anything is said, and deleted before a call, so that no call is made
-twice. A program that sends all messages each time, without the conversation's id, continues the open look-up whose
-customer wrote exactly these messages. Nothing that a look-up asked or said is read by a model or searched: it is not in
-`History.past`, and of the messages that a program sends only those count that are answers of ours from the documents.
+The state is stored with the conversation before the reply, and deleted before a call, so that no call is made twice. A
+program may send all messages each time, without the conversation's id. It continues the open look-up whose customer
+wrote exactly these messages. The texts of look-ups are not searched and not read by a model. They are not in
+`History.past`. From the messages that a program sends, only our own answers from the documents are used.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """The sender of a message. user: who is signed in on the company's site. address: "" for programs."""
+    """The sender of a message. user: the customer's id on the company's site. address: IP address, "" for programs."""
 
     owner: str
     conversation_id: str | None
@@ -52,8 +52,8 @@ class Asking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """A message that concerns a look-up. kept: the message as it is stored. is_begun: none was open before. trail: the
-    steps of the messages up to this one.
+    """A message that concerns a look-up. kept: the message as it is stored. is_begun: it starts or offers one. trail: a
+    hash of the customer's messages up to this one.
     """
 
     step: Step
@@ -69,7 +69,7 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """The look-ups of a file as it was. mark: changes with the file."""
+    """The look-ups of one version of the file. mark: changes with the file."""
 
     mark: tuple[int, int] | None
     by_name: dict[str, LookUp]
@@ -77,7 +77,7 @@ class _Loaded:
 
 
 class LookUps:
-    """Safe to use from any thread; methods may raise DeskError."""
+    """The look-ups of a desk. Safe to use from any thread; methods may raise DeskError."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class LookUps:
         is_answered: Callable[[str], bool],
         resolve: Resolve = resolve,
     ) -> None:
-        """is_answered: whether the documents surely answer."""
+        """is_answered: returns whether the documents answer a message with high confidence."""
         self._settings, self._store, self._history = settings, store, history
         self._embed, self._is_answered = embed, is_answered
         self._loaded, self._loading = _Loaded(None, {}, None), threading.Lock()
@@ -130,7 +130,7 @@ class LookUps:
         return self._loaded
 
     def hear(self, message: str, asking: Asking) -> Heard | None:
-        """Return what a message means for a look-up, or None. message: as the customer wrote it."""
+        """Return the meaning of a message for a look-up, or None. message: as the customer wrote it."""
         loaded = self._load()
         if loaded.recogniser is None:
             return None
@@ -138,7 +138,7 @@ class LookUps:
         dialogue = Dialogue(loaded.by_name, loaded.recogniser.wish, self._is_answered)
         step = dialogue.hear(message, now_open, is_signed_in=bool(asking.user))
         if step is None:
-            if now_open is not None and asking.conversation_id is not None:  # an offer that was not taken
+            if now_open is not None and asking.conversation_id is not None:  # the customer did not accept the offer
                 self._store.save(asking.conversation_id, None, utc_now())
             return None
         asks = "" if now_open is None else now_open.asks
@@ -164,8 +164,8 @@ class LookUps:
         return None if state is None or state["state"] == HANDED else Open(**state)
 
     def trusted(self, earlier: Sequence[Said], owner: str) -> list[Said]:
-        """Return those messages of a program that a model may read: answers of ours from the documents, with their
-        questions. Without look-ups, all.
+        """Return the messages of a program that a model may read: our own answers from the documents, with their
+        questions. Without look-ups, return all messages.
         """
         if not earlier or not (self._load().by_name or self._is_used()):
             return list(earlier)
@@ -201,7 +201,7 @@ class LookUps:
         return LookUpAnswer(self, self._history, heard, id_, question_id)
 
     def save(self, conversation_id: str, heard: Heard) -> None:
-        """Store what is open after a message."""
+        """Store the state after a message."""
         state = heard.step.open if not heard.step.calls else None
         if heard.turn.state == "cancelled":
             self._store.note(heard.turn.name, "cancelled")
@@ -211,7 +211,7 @@ class LookUps:
         self._store.save(conversation_id, None if state is None else asdict(state), expires, trail)
 
     def call(self, heard: Heard) -> Called:
-        """Call within the limits. Raises nothing of the call."""
+        """Call within the limits. A failed call raises no error: it is an outcome."""
         now_open = heard.step.open
         assert now_open is not None
         lookup, asking = self._load().by_name[now_open.name], heard.asking
@@ -249,7 +249,7 @@ class LookUps:
         self._store.note(lookup.name, "cancelled")
 
     def try_out(self, name: str, given: Sequence[str]) -> Tried:
-        """Call for an operator. given: texts for the values, in their order. Raises DeskError."""
+        """Call for an operator. given: texts for the values, in the order of the values. Raises DeskError."""
         if (lookup := self._load().by_name.get(name)) is None:
             raise DeskError(f"there is no look-up {name!r}", code="lookups")
         texts = dict(zip((value.name for value in lookup.values), given, strict=False))
@@ -260,7 +260,7 @@ class LookUps:
 
 
 class LookUpAnswer:
-    """A look-up's own answer (an `AnswerStream`). Iterating calls the endpoint if everything is known."""
+    """A look-up's own answer (an `AnswerStream`). Iterating calls the endpoint if all values are known."""
 
     def __init__(
         self, lookups: LookUps, history: History, heard: Heard, conversation_id: str, question_id: str
@@ -315,13 +315,13 @@ def caller_of(settings: Settings, resolve: Resolve = resolve) -> Caller:
 
 
 def _cuts(text: str) -> list[str]:
-    """Return a text, and its beginnings without the last paragraphs, the longest first."""
+    """Return a text, and the same text without its last paragraphs, the longest first."""
     parts = text.strip().split(BETWEEN)
     return [BETWEEN.join(parts[:end]) for end in range(len(parts), max(0, len(parts) - _CUTS - 1), -1) if end]
 
 
 def _trail(messages: Sequence[Said]) -> str:
-    """Return a hash of what the customer wrote: the same words have led to the same state."""
+    """Return a hash of the customer's messages. The same messages lead to the same state."""
     return _hash("\0".join(one.text.strip() for one in messages if one.role == "user"))
 
 

@@ -1,9 +1,9 @@
-"""Which look-up a message wishes, and how surely, without a language model.
+"""Recognises the look-up that a message asks for, with its certainty, without a language model.
 
-Three scores, all linear. Own case: whether a message asks about the customer's own case ("where is my ...") and not
-about rules ("how long does ..."), from its runs of words and its embedding. Fit: which look-up's examples it is like.
-Start and offer: from both. Weights and thresholds are learned once for all desks, from messages to the made-up
-businesses of data/lookups (`evals.answers.learn_wishes`). Out of scope: values (`values`).
+There are three linear scores. Own case: the message asks about the customer's own case ("where is my ...") and not
+about rules ("how long does ..."). It uses runs of words and the embedding. Fit: the similarity to a look-up's examples.
+Start and offer: computed from both. Weights and thresholds are learned once for all desks, from messages to the
+invented businesses of data/lookups (`evals.answers.learn_wishes`). Out of scope: values (`values`).
 """
 
 import math
@@ -26,15 +26,15 @@ Embed = Callable[[Sequence[str]], npt.NDArray[np.float32]]
 Runs = dict[str, float]
 LEARNED = Path(__file__).with_name("wishes.npz")
 LONGEST_RUN = 3  # words; a Chinese character is a word
-ALIKE = 4  # examples: the mean of the most similar ones counts
+ALIKE = 4  # number of the most similar examples whose mean is the score
 KNOWN = 0.5  # share of a message's words that the learned weights must know
-AS_LIKELY, POSSIBLE = 0.2, 0.02  # beside the likeliest look-up of a sure wish, and of one that is only offered
+AS_LIKELY, POSSIBLE = 0.2, 0.02  # minimum share of further look-ups: relative to the first if sure; else absolute
 MOST_OFFERED = 3
 _WORD = re.compile(rf"[{CHINESE_JAPANESE}]|[^\W\d_{CHINESE_JAPANESE}]+|\d+")
 
 
 def words(message: str) -> list[str]:
-    """Return the words of a message, folded; each number is "0"."""
+    """Return the words of a message in lower case; each number becomes "0"."""
     folded = unicodedata.normalize("NFKC", message).casefold().replace("’", "'").replace("'", "")
     return ["0" if word[0].isdigit() else word for word in _WORD.findall(folded)]
 
@@ -47,10 +47,10 @@ def runs(message: str) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """The weights. counts: in how many of `messages` a run of words is. own: the weights of runs for "own case", and
-    meaning those of the embedding, `[dimension]`. own_plain: of runs, for other embedders. intercepts, `[2]`: with the
-    embedding and without. fit, `[way, 2]`: of likeness by words and by meaning. decision, `[way, 2, 7]`: of start and
-    offer, with an intercept last. thresholds, `[way, 3]`: certain, start and offer.
+    """The weights. messages: their number. counts: messages that contain a run of words. own: weights of runs for "own
+    case". meaning, `[dimension]`: weights of the embedding. own_plain: weights of runs, for other embedders.
+    intercepts, `[2]`: with and without embedding. fit, `[way, 2]`: weights of similarity by words and by meaning.
+    decision, `[way, 2, 7]`: start and offer, intercept last. thresholds, `[way, 3]`: certain, start and offer.
     """
 
     messages: int
@@ -64,7 +64,7 @@ class Learned:
     thresholds: Numbers
 
     def weighed(self, message: str) -> Runs:
-        """Return a vector of length 1 of a message: its runs of words, rare ones more (tf-idf without frequencies)."""
+        """Return a message as a vector of length 1: its runs of words, weighted by rarity (idf without frequencies)."""
         rarity = {run: math.log((1 + self.messages) / (1 + self.counts.get(run, 0))) for run in runs(message)}
         length = math.sqrt(sum(value * value for value in rarity.values())) or 1.0
         return {run: value / length for run, value in rarity.items()}
@@ -77,7 +77,7 @@ class Learned:
         return float(self.intercepts[0] + own + self.meaning @ vector)
 
     def way(self, message: str) -> int:
-        """Return which weights decide: 0 for English, 1 for Chinese, 2 for other languages (without own case)."""
+        """Return the index of the weights: 0 for English, 1 for Chinese, 2 for other languages (without own case)."""
         own = words(message)
         if sum(word in self.counts for word in own) < KNOWN * len(own):
             return 2
@@ -110,8 +110,8 @@ class Likeness:
         ]
 
     def __call__(self, weighed: Runs, vector: Numbers) -> Numbers:
-        """Return for each look-up, `[lookup, 3]`: how like its examples by words, and by meaning, and by how much more
-        than like its counter-examples.
+        """Return three scores for each look-up, `[lookup, 3]`: similarity to its examples by words and by meaning, and
+        the lead over the similarity to its counter-examples.
         """
         return np.array([self._one(*one, weighed, vector) for one in zip(self._runs, self._vectors, strict=True)])
 
@@ -119,7 +119,7 @@ class Likeness:
         self, texts: Sequence[Sequence[Runs]], vectors: Sequence[Numbers], weighed: Runs, vector: Numbers
     ) -> list[float]:
         like, unlike = (
-            # Over the runs of the examples: a customer's message may be much longer.
+            # Sums over the runs of the examples, because a customer's message may be much longer.
             np.array([sum(of * weighed.get(run, 0.0) for run, of in one.items()) for one in some])
             for some in texts
         )
@@ -133,7 +133,7 @@ def _top(values: Numbers, most: int) -> float:
 
 
 def signs(likeness: Numbers, named: Sequence[bool], fit: Numbers) -> tuple[Numbers, Numbers]:
-    """Return how likely each look-up is the wished one, if there is one, `[lookup]`, and the signs of the most
+    """Return the probability of each look-up, if the message asks for one, `[lookup]`; and the features of the most
     likely one, `[5]`. If the message has a value, only look-ups with this value count (right in 356 of 358 examples).
     """
     is_possible = np.array(named) if any(named) else np.ones(len(named), bool)
@@ -145,7 +145,7 @@ def signs(likeness: Numbers, named: Sequence[bool], fit: Numbers) -> tuple[Numbe
 
 
 def likely(shares: Numbers, *, is_sure: bool) -> list[int]:
-    """Return the places of the look-ups to start or to offer, the most likely first."""
+    """Return the indices of the look-ups to start or to offer, the most likely first."""
     order = [int(place) for place in np.argsort(-shares)[:MOST_OFFERED]]
     least = AS_LIKELY * shares[order[0]] if is_sure else POSSIBLE
     return [place for place in order if shares[place] >= least or place == order[0]]
@@ -153,8 +153,8 @@ def likely(shares: Numbers, *, is_sure: bool) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A recognised wish. is_certain: start it. is_sure: start it unless the documents answer. Else offer it. or_else:
-    look-ups that are as likely, so that the customer chooses.
+    """A recognised wish. is_certain: start the look-up. is_sure: start it unless the documents answer. Neither: offer
+    it. or_else: other likely look-ups, so that the customer chooses.
     """
 
     lookup: LookUp
@@ -175,14 +175,14 @@ class Recogniser:
         self._alike = Likeness(lookups, embed, self._learned)
 
     def wish(self, message: str) -> Wish | None:
-        """Return the wish of a message, if it has one. An example always wishes, a counter-example never."""
+        """Return the wish of a message, or None. An example always has a wish, a counter-example never."""
         if (own := tuple(words(message))) in self._decided:
             decided = self._decided[own]
             return None if decided is None else Wish(decided, is_sure=True, is_certain=True)
         is_value = any(fits(value, message) for one in self._lookups for value in one.values)
         is_token = len(message.split()) == 1 and unicodedata.normalize("NFKC", message).isascii()
         if set(own) <= {"0"} or (is_token and is_value):
-            return None  # a value, or a try at one, without another word
+            return None  # only a value, or an attempt to type one
         known = self._learned
         named, read = named_in(message, self._lookups)
         vector, of_read = np.asarray(self._embed([message, read]), np.float64)
@@ -191,7 +191,7 @@ class Recogniser:
         own_case = known.own_case(known.weighed(message), vector) if way < 2 else 0.0
         start, offer = known.decision[way] @ np.array([own_case, *best, 1.0])
         certain, sure, offered = known.thresholds[way]
-        is_named = any(named)  # a value is there: only what is asked about it is in doubt
+        is_named = any(named)  # the message has a value: only the question about it is uncertain
         is_sure = bool(start >= sure or (is_named and offer >= offered))
         if not (is_sure or is_named or offer >= offered):
             return None
@@ -205,8 +205,8 @@ class Recogniser:
 
 
 def named_in(message: str, lookups: Sequence[LookUp]) -> tuple[list[bool], str]:
-    """Return which look-ups have a value with digits in a message, such as an order number; and the message with the
-    question for the first one, because "where is AB-123456?" has no other word for an order.
+    """Return for each look-up whether the message has a value with digits for it, such as an order number. Also return
+    the message with the question for the first value, because "where is AB-123456?" has no word for an order.
     """
     asked = [next((one.ask for one in lookup.values if written(one, message)), None) for lookup in lookups]
     first = next(filter(None, asked), None)

@@ -1,4 +1,4 @@
-"""Values of a look-up in a customer's own words: a value is a part of a message that fits, or there is none."""
+"""Finds values of a look-up in a customer's message. A value is always a part of the message."""
 
 import re
 import unicodedata
@@ -24,7 +24,7 @@ _DATES = (
 
 
 def fits(value: Value, message: str) -> list[str]:
-    """Return the different values in a message, in its order and in the form that is sent."""
+    """Return the different values in a message, in the message's order and in the form that is sent."""
     text = unicodedata.normalize("NFKC", message)
     kinds = {"pattern": _patterns, "email": _emails, "phone": _phones, "date": _dates, "choice": _choices}
     return list(dict.fromkeys(kinds[value.kind](value, text)))
@@ -44,7 +44,7 @@ def has_digits(text: str) -> bool:
 
 
 def _patterns(value: Value, text: str) -> Iterator[str]:
-    """Single words first; if none fits and spaces may be left out, neighbouring words together."""
+    """Yield the single words that fit. If none fits and spaces may be removed, yield fitting joined words."""
     pattern = re.compile(value.pattern, re.ASCII)
     words = [word for token in _TOKEN.findall(text) for word in (token, *re.split(r"[#:=,;]", token))]
     single = [one for word in words if (one := _clean(value, word.strip(_EDGES))) and pattern.fullmatch(one)]

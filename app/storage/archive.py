@@ -1,10 +1,10 @@
 """Backups of a data folder, written while the server runs, and restored as a whole or not at all.
 
 An archive is a tar file, compressed with gzip. Its last member `manifest.json` names all others with their sizes and
-digests. Reading it always checks every byte. The database is copied as it is at one moment. Then the files of the data
-folder are copied one after another. Each file is whole, because the server replaces files and never writes into them.
-An index that is a little older or newer is updated from the database. A restore unpacks and checks everything in a
-temporary folder within the data folder, which may be the root of a volume, and puts it in place by renaming.
+digests. Reading an archive always checks every byte. The copy of the database is its state at one moment. Then the
+files of the data folder are copied one after another. Each file is complete, because the server replaces files and
+never writes into them. If an index is a little older or newer, it is updated from the database. A restore unpacks and
+checks everything in a temporary folder within the data folder (it may be the root of a volume), then renames the files.
 
 Out of scope: databases on a server, which have their own tools, and targets of links.
 """
@@ -76,7 +76,7 @@ _MANIFESTS = TypeAdapter(Manifest)
 
 
 class _Hashed(io.RawIOBase):
-    """A file that is read once, and its digest."""
+    """A file that computes its digest while it is read once."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._digest = file, hashlib.sha256()
@@ -94,9 +94,9 @@ class _Hashed(io.RawIOBase):
 def write_archive(
     out: IO[bytes], sources: Iterable[tuple[str, Path]], about: Manifest, progress: Progress = no_progress
 ) -> Manifest:
-    """Write files into an archive; returns its manifest. sources: path in the archive, and the file; a file that is
-    gone is skipped. about: the manifest without its files. Raises OSError, and DeskError for a file that became
-    shorter.
+    """Write files into an archive and return its manifest. sources: the path in the archive and the file; a missing
+    file is skipped. about: the manifest without its files. Raises OSError, and DeskError if a file becomes shorter
+    during the copy.
     """
     listed, files = list(sources), list[ArchivedFile]()
     with tarfile.open(fileobj=out, mode="w:gz", compresslevel=_COMPRESSION) as archive:
@@ -127,7 +127,7 @@ def _add(archive: tarfile.TarFile, name: str, path: Path) -> ArchivedFile:
         try:
             archive.addfile(member, hashed)
         except OSError as error:
-            if error.errno is not None:  # of the system: a disk that is full, or fails
+            if error.errno is not None:  # a system error: the disk is full or fails
                 raise
             raise DeskError(f"{path} became shorter while it was read: try again", code="backup-changed") from None
     return ArchivedFile(name, status.st_size, hashed.sha256)
@@ -152,7 +152,7 @@ def read_archive(file: Path, into: Path | None = None, progress: Progress = no_p
                 found[member.name] = _unpack(archive, member, into)
                 progress("checking", len(found), len(found))
             while archive.fileobj is not None and archive.fileobj.read(_PIECE):
-                pass  # up to the checksum of the compressed whole
+                pass  # read to the end, to check gzip's checksum
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise _damaged(file, str(error)) from error
     about = _parse(manifest, file)
@@ -197,14 +197,14 @@ def _damaged(file: Path, reason: str) -> DeskError:
 
 DATABASE = "warmdesk.sqlite3"  # path in the archive of a database that is outside the data folder
 _ABANDONED_S = 86_400.0
-EVALS = "evals"  # the folder that measurements keep for their next run
+EVALS = "evals"  # folder of files that measurements reuse in their next run
 _NOT_FILES = frozenset({LOCK_FILE, OWNER_FILE, SOCKET_FILE, SWAP_FILE})
 
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A backup that was made and checked. num_bytes: size of the archive. left_out: links of the data folder, which are
-    not followed. note: a missing part, or "".
+    """A backup that was made and checked. num_bytes: size of the archive. left_out: links in the data folder, which are
+    skipped. note: text about a missing part, or "".
     """
 
     file: Path
@@ -215,8 +215,8 @@ class Backup:
 
 
 class BackupOptions(TypedDict, total=False):
-    """Options of a backup. with_modules: include encoded passages, which are otherwise encoded again. overwrite: the
-    backup may replace a file.
+    """Options of a backup. with_modules: include encoded passages; without them, a restore needs to encode passages
+    again. overwrite: the backup may replace an existing file.
     """
 
     with_modules: bool
@@ -226,7 +226,7 @@ class BackupOptions(TypedDict, total=False):
 def back_up_folder(
     settings: Settings, file: Path, progress: Progress = no_progress, **options: Unpack[BackupOptions]
 ) -> Backup:
-    """Write an archive, check it, and then give it its name. If it raises DeskError, an existing file is unchanged."""
+    """Write an archive, check it, then rename it to `file`. If this raises DeskError, an existing file is unchanged."""
     with_modules = options.get("with_modules", False)
     folder, file = settings.data_dir.resolve(), file.expanduser().absolute()
     if file.resolve().is_relative_to(folder):
@@ -249,7 +249,7 @@ def back_up_folder(
             schema=None,
             with_modules=with_modules,
         )
-        if database is not None:  # before files are listed, so that the archive has every file that the database names
+        if database is not None:  # before listing files: the archive then has all files that the database names
             inside = database.resolve().is_relative_to(folder)
             name = database.resolve().relative_to(folder).as_posix() if inside else DATABASE
             about = replace(about, database=name, schema=copy_database(database, copy))
@@ -265,7 +265,7 @@ def back_up_folder(
 
 
 def _remove_killed(folder: Path) -> None:
-    """Remove the temporary copies of killed backups to this folder. A copy of today may belong to a running one."""
+    """Remove temporary copies of killed backups to this folder. A copy of the last day may be of a running backup."""
     for copy in folder.glob(f"{PARTIAL}*/database"):
         with suppress(OSError):  # another backup has just removed it
             if time.time() - copy.stat().st_mtime > _ABANDONED_S:
@@ -288,19 +288,19 @@ def copy_database(database: Path, copy: Path) -> str | None:
 
 
 def check_database(connection: sqlite3.Connection, file: Path) -> str | None:
-    """Read a whole database; returns its revision. file: its name. Raises DeskError if it is damaged, and
+    """Read a whole database and return its revision. file: its name in errors. Raises DeskError if it is damaged, and
     sqlite3.Error.
     """
     [[found]] = connection.execute("PRAGMA integrity_check(1)").fetchall()
     if found != "ok":
-        problem = found.splitlines()[-1]  # above it: of which database of the connection
+        problem = found.splitlines()[-1]  # the line above names the database of the connection
         raise DeskError(f"the database {file} is damaged ({problem}): restore a backup", code="database-damaged")
     [[last]] = connection.execute("SELECT max(version_num) FROM alembic_version").fetchall()
     return None if last is None else str(last)
 
 
 def _files(settings: Settings, database: Path | None, with_modules: bool) -> tuple[list[tuple[str, Path]], list[str]]:
-    """Return the files of a data folder by path, and its links, except those that `is_left_out` excludes."""
+    """Return the files of a data folder, each with its path, and its links. `is_left_out` excludes some of both."""
     folder, files, links = settings.data_dir.resolve(), list[tuple[str, Path]](), list[str]()
     modules = None if with_modules else settings.modules_folder.name
     for place, folders, names in os.walk(folder):
@@ -317,8 +317,8 @@ def _files(settings: Settings, database: Path | None, with_modules: bool) -> tup
 
 
 def is_left_out(path: str, settings: Settings) -> bool:
-    """Return whether backups exclude a path of the data folder: it can be recomputed and may be code, or it belongs to
-    a running process or to another backup. The case of letters is ignored, as in some file systems.
+    """Return whether backups exclude a path of the data folder: a file that can be recomputed and may be code, or a
+    file of a running process or of another backup. Case is ignored, because some file systems ignore it.
     """
     name = path.partition("/")[0].casefold()
     own = {settings.models_folder.name, EVALS, *_NOT_FILES}
@@ -364,8 +364,8 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """A restored backup. aside: the new folder of the replaced content; None: there was none. access: accounts and keys
-    that are valid again. note: why the server would not use the database, or "".
+    """A restored backup. aside: the folder to which the replaced content was moved; None: there was none. access:
+    accounts and keys that are valid again. note: the reason why the server would not use the database, or "".
     """
 
     folder: Path
@@ -378,8 +378,8 @@ class Restored:
 def restore_folder(
     settings: Settings, file: Path, progress: Progress = no_progress, *, force: bool = False
 ) -> Restored:
-    """Check an archive, unpack it, and make it the data folder. force: also replace existing content, which is moved
-    aside. If it raises DeskError, the folder is unchanged.
+    """Check an archive, unpack it, and make it the data folder. force: replace existing content, which is then moved
+    aside. If this raises DeskError, the folder is unchanged.
     """
     folder = settings.data_dir
     stays = {LOCK_FILE, OWNER_FILE, settings.models_folder.name, "lost+found"}  # no backup has these

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 
 class UtcDateTime(sa.TypeDecorator[datetime]):
-    """A time: aware in Python, UTC without a time zone in the database, because SQLite has none."""
+    """A time: with a time zone in Python; in the database as UTC without one, because SQLite has no time zones."""
 
     impl = sa.DateTime
     cache_ok = True

@@ -40,7 +40,7 @@ _BEFORE = aliased(MessageRow)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Period:
-    """From a time until another one. None: no limit."""
+    """The time between two limits. None: no limit."""
 
     since: datetime | None = None
     until: datetime | None = None
@@ -54,10 +54,10 @@ EVER = Period()
 
 
 class _Ended:
-    """How conversations went in a period, as SQL: `joined` adds the tables to a query, `had` has the conditions."""
+    """Outcomes of conversations in a period, as SQL: `joined` adds the tables to a query, `had` has the conditions."""
 
     def __init__(self, period: Period, ids: Sequence[str] | None = None) -> None:
-        """ids: the conversations', if they are known."""
+        """ids: of the conversations, if they are known."""
         outcome, rated = MessageRow.outcome, FeedbackRow.value
         flags: dict[Ended, ColumnElement[bool]] = {"asked": outcome != "smalltalk"}
         flags |= {"answered": outcome == "answered", "unsure": outcome == "unsure", "nothing": outcome == "nothing"}
@@ -93,7 +93,7 @@ class Transcripts(Store):
     def conversations(
         self, query: str = "", owner: str = "", limit: int = 100, *, ended: Ended | None = None, period: Period = EVER
     ) -> list[TranscriptSummary]:
-        """Return the last used conversations. query: words in them. ended: how they went in a period."""
+        """Return the last used conversations. query: words in them. ended: their outcome in a period."""
         listed = summaries(_of_customers(), *map(holds, query[:MAX_QUERY].split())).add_columns(ConversationRow.owner)
         if owner:
             listed = listed.where(ConversationRow.owner == owner)
@@ -111,7 +111,7 @@ class Transcripts(Store):
         return {id_: tuple(kind for kind, had in zip(BADGES, flags, strict=True) if had) for id_, *flags in rows}
 
     def how_many(self, period: Period) -> Mapping[Ended, int]:
-        """Return the numbers of conversations that `conversations` lists."""
+        """Return the number of conversations that `conversations` lists, by outcome."""
         how = _Ended(period)
         counts = how.joined(
             select(*(func.count().filter(how.had[kind]) for kind in ENDED_WORDS)).select_from(ConversationRow)
@@ -128,8 +128,8 @@ class Transcripts(Store):
         return [turn(row, None) for row in self._database.values(whole(latest_messages(*its)))[::-1]]
 
     def drafted(self, message_id: str, agent: str) -> FaqDraft | None:
-        """Return an answer or an agent's message with its question as a FAQ draft, without Warmdesk's own words; None
-        if there is none. agent: only messages that this account wrote; "" for all.
+        """Return an answer or an agent's message and its question as a FAQ draft, without Warmdesk's own words. Return
+        None for an unknown message. agent: only messages that this account wrote; "" for all.
         """
         before = select(_BEFORE.text).where(
             _BEFORE.conversation_id == MessageRow.conversation_id, _BEFORE.role == "user"
@@ -174,7 +174,7 @@ class Transcripts(Store):
 
 
 def _last_before_handoffs(since: datetime) -> Select[tuple[str]]:
-    """Return the ids of the last answers, except small talk, before hand-offs since a time."""
+    """Return the id of the last answer before each hand-off since a time, except small talk and look-ups."""
     last = (
         select(_BEFORE.id)
         .where(_BEFORE.conversation_id == HandoffRow.conversation_id, _BEFORE.created <= HandoffRow.requested)
@@ -236,7 +236,7 @@ class ConversationCare(Store):
             row.deleted = None
 
     def last_question(self, conversation_id: str, owner: str = OPERATOR) -> str:
-        """Return the last question, for replacing it. Raises DeskError if there is none, or it was for an agent."""
+        """Return the last question, to be replaced. Raises DeskError if there is none, or if it was for an agent."""
         with self._database.read() as session:
             conversation_of(session, conversation_id, owner)
             asked = select(MessageRow).where(MessageRow.conversation_id == conversation_id, MessageRow.role == "user")
@@ -247,7 +247,7 @@ class ConversationCare(Store):
             return question.id
 
     def purge(self, deleted_before: datetime, unused_since: datetime | None = None) -> frozenset[str]:
-        """Remove conversations deleted before a time, or not used since a time. Return their owners."""
+        """Remove conversations that were deleted before a time or not used since a time. Return their owners."""
         gone = ConversationRow.deleted <= deleted_before
         if unused_since is not None:
             gone |= ConversationRow.updated < unused_since

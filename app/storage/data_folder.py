@@ -1,15 +1,15 @@
 """A data folder: its lock, and records of unfinished work, so that it is finished or undone after a crash.
 
-One process may use a folder: `lock_data_folder`. The operating system releases the lock when the process ends, also
-after a crash. The lock is on `warmdesk.lock`. `warmdesk.lock.json` names its holder, for the message of a second
-process. Out of scope: network file systems without locks; several servers, which share a PostgreSQL database and have a
-folder each.
+Only one process may use a folder (`lock_data_folder`). The operating system releases the lock when the process ends,
+also after a crash. The lock is on `warmdesk.lock`. `warmdesk.lock.json` names its holder, for the error message of a
+second process. Out of scope: network file systems without locks; several servers (they share a PostgreSQL database, and
+each has its own folder).
 
-`swap` renames many files, all or none: while its record exists, the next process that locks the folder undoes the
-renames. `BegunWork`: work on files and the database is recorded before its first step, and the record is removed after
-its last one. Every step can be repeated. A remaining record means that the work was killed or failed, and the next
-process that opens the data folder finishes it. The records belong to the database in the same folder: a backup contains
-them, and a restore moves them aside with it.
+`swap` renames many files, all or none. If its record still exists, the next process that locks the folder undoes the
+renames. `BegunWork` records work on files and the database before its first step, and removes the record after the last
+step. Every step can be repeated. A remaining record means that the work was killed or failed. Then the next process
+that opens the data folder finishes it. The records belong to the database in the same folder: a backup contains them,
+and a restore moves them aside together with the database.
 
 Out of scope: ingesting documents, which resumes by itself; the choice of renamed files (`archive`).
 """
@@ -35,7 +35,7 @@ from durable import sync
 LOCK_FILE = "warmdesk.lock"
 OWNER_FILE = "warmdesk.lock.json"
 SOCKET_FILE = "warmdesk.sock"  # a running server takes commands here: see `app.web.serve`
-LOOKED_S = 0.2  # seconds to wait for `is_locked` of another process, which takes the lock for a moment
+LOOKED_S = 0.2  # seconds to wait, because another process's `is_locked` takes the lock for a moment
 log = logging.getLogger(__name__)
 
 
@@ -48,7 +48,7 @@ def lock_data_folder(folder: Path, purpose: str, make_room: Callable[[], None] =
     with _explained(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if folder.stat().st_mode & 0o077:
-            with suppress(PermissionError):  # a mounted volume of another user, who sets its permissions
+            with suppress(PermissionError):  # a volume of another user, who sets permissions
                 folder.chmod(0o700)  # it contains customers' texts
         # Not per thread: another thread may stop the server.
         lock = FileLock(folder / LOCK_FILE, mode=0o600, thread_local=False)
@@ -118,8 +118,8 @@ SWAP_FILE = "warmdesk.swap.json"
 
 
 def swap(folder: Path, renames: Sequence[tuple[Path, Path]]) -> None:
-    """Rename files in `folder` and its subfolders, in this order, from one path to another; make missing folders.
-    Raises OSError; then none is renamed, or the record stays for `undo_swap`.
+    """Rename files in `folder` and its subfolders, in this order. renames: old and new path. Missing folders are made.
+    Raises OSError. Then no file is renamed, or the record stays for `undo_swap`.
     """
     noted = [[str(path.relative_to(folder)) for path in pair] for pair in renames]
     replace_file(folder / SWAP_FILE, json.dumps(noted).encode())
@@ -146,12 +146,12 @@ def undo_swap(folder: Path) -> bool:
     renames = [(folder / source, folder / target) for source, target in noted]
     aside = dict(renames)
     for source, target in reversed(renames):
-        is_back = target in aside and not aside[target].exists()  # then the file is the former one
+        is_back = target in aside and not aside[target].exists()  # then `target` is the original file again
         if target.exists() and not source.exists() and not is_back:
             source.parent.mkdir(exist_ok=True)
             target.rename(source)
     for place in {target.parent for _, target in renames} - {folder}:
-        with suppress(OSError):  # it is gone already, or it has other content
+        with suppress(OSError):  # it does not exist, or it has other files
             place.rmdir()
     for changed in {path.parent for pair in renames for path in pair}:
         if changed.is_dir():
@@ -195,7 +195,7 @@ class BegunWork:
             return {str(kind): {str(name): str(about[name]) for name in about} for kind, about in noted.items()}
         except FileNotFoundError:
             return {}
-        except (ValueError, AttributeError, TypeError):  # a failing disk: notes are replaced whole
+        except (ValueError, AttributeError, TypeError):  # the disk fails: records are always written whole
             log.warning("%s is damaged: interrupted work cannot be finished", self._file)
             return {}
 

@@ -3,10 +3,10 @@
     with database.read() as session: ...     one consistent view
     with database.write() as session: ...    the write lock from the start, committed at the end
 
-A session ends with its block, and no block calls a model. A write waits up to 30 seconds for the lock. Errors that a
-person can fix (read-only, full disk, damaged, busy, unreachable, written by a newer Warmdesk) become one DeskError
-each. Violated constraints are programming errors and stay as they are. The log has one line when the database becomes
-unreachable, and one when it is back.
+A session ends with its block, and no block calls a model. A write waits up to 30 seconds for the lock. Each error that
+a person can fix (read-only, full disk, damaged, busy, unreachable, written by a newer Warmdesk) becomes a DeskError.
+Violated constraints are programming errors, so their exceptions are not changed. The log has one line when the database
+becomes unreachable, and one when it is reachable again.
 """
 
 import logging
@@ -61,7 +61,7 @@ class Database:
         reads, writes = (postgres.READS, postgres.WRITING) if self.is_shared else ({}, {})
         self.sessions = sessionmaker(engine.execution_options(**reads), expire_on_commit=False)
         self._writers = sessionmaker(engine.execution_options(**{WRITES: True}, **writes), expire_on_commit=False)
-        self._is_there, self._failures = False, 0  # the caller reports a failure to open
+        self._is_there, self._failures = False, 0  # False: the caller, not the log, reports a failed start
         self._lock = threading.Lock()
         self._has_deleted_text = False  # in SQLite's write-ahead log
 
@@ -89,8 +89,8 @@ class Database:
         return self._read(lambda session: session.scalars(query).all())
 
     def _read(self, find: Callable[[Session], T]) -> T:
-        """Return the result of `find`, which only reads. It is repeated if the connection was lost. Raises DeskError,
-        also for a value that is not of its column's type: texts and numbers have no checksum.
+        """Return the result of `find`, which only reads. If the connection was lost, `find` is called again. Raises
+        DeskError, also for a value of a wrong type, which a damaged database may contain.
         """
         try:
             with self.read() as session:
@@ -106,8 +106,8 @@ class Database:
 
     @contextmanager
     def alone(self, work: Work) -> Iterator[Callable[[], bool]]:
-        """Hold the lock for this work during the block, if it is free. Yield a function that returns whether it is
-        held: a lost connection has released it.
+        """Hold the lock for this work during the block, if it is free. Yield a function that returns whether the lock
+        is held now: a lost connection releases it.
         """
         if not self.is_shared:
             yield lambda: True
@@ -124,8 +124,8 @@ class Database:
             connection.close()
 
     def flush_log(self) -> None:
-        """Empty SQLite's write-ahead log after a deletion, because it still has the deleted text. If the database is in
-        use, a later call, `tidy` or closing empties it. PostgreSQL reuses the space of deleted rows by itself.
+        """Empty SQLite's write-ahead log after a deletion, because it still contains the deleted text. If the database
+        is in use, a later call, `tidy` or closing empties it. PostgreSQL reuses the space of deleted rows by itself.
         """
         if not self.is_shared:
             with self._raw() as raw:
@@ -168,12 +168,12 @@ class Database:
             if error.is_away and self._notes(is_there=False):
                 log.warning("%s", error)
             raise
-        is_proved = failures == self._failures  # work from before the failure proves nothing
+        is_proved = failures == self._failures  # work that began before a failure proves nothing
         if is_proved and not self._is_there and self._notes(is_there=True) and failures:
             log.warning("%s answers again", self.name)
 
     def _notes(self, *, is_there: bool) -> bool:
-        """Note whether the database is reachable, and return whether that is new."""
+        """Record whether the database is reachable, and return whether this has changed."""
         with self._lock:
             was_there, self._is_there = self._is_there, is_there
             self._failures += not is_there
@@ -191,10 +191,10 @@ class Store:
 
 
 def open_database(url: str, *, upgrade: bool = True) -> Database:
-    """Connect and migrate the database. A SQLite file is created if needed, but not its folder or a PostgreSQL
-    database. upgrade: create or migrate tables; a SQLite file is copied before (`migrate`). Readers unset it, because
-    the server may be running. Then an older database is the error "database-older", and a missing or empty one
-    "no-database". An empty one beside an index of passages has lost its contents: "database-emptied". Raises DeskError.
+    """Connect to the database and migrate it. A missing SQLite file is created; its folder and a PostgreSQL database
+    are not. upgrade: create or migrate tables; a SQLite file is copied before (`migrate`). Readers unset it, because
+    the server may be running. Raises DeskError. Without `upgrade`, an older database is "database-older", a missing or
+    empty one "no-database". An empty SQLite file in a folder with an index of passages is "database-emptied".
     """
     file = sqlite_file(url)
     database = _connected(url, is_reader=not upgrade)
@@ -236,7 +236,7 @@ def _no_desk_in(database: Database) -> DeskError:
 
 
 def checked_version(url: str) -> str:
-    """Return kind and version of a database, and the address of a server. A file is read whole. Raises DeskError."""
+    """Return kind and version of a database, and a server's address. A SQLite file is read whole. Raises DeskError."""
     file, database = sqlite_file(url), _connected(url, is_reader=True)
     if file is not None and not file.exists():
         return f"SQLite {sqlite3.sqlite_version}"

@@ -1,4 +1,4 @@
-"""Changes of documents, their passages and neighbours, and the servers of a shared database that applied them.
+"""Changes of documents, their passages and neighbours, and the record of the servers that have applied them.
 
 A document is replaced or removed in short transactions. Questions and answers are stored between them.
 
@@ -7,9 +7,9 @@ the next run repeats an interrupted change. New passages are stored first and ol
 old ones until the end. Title and collection also change at the end.
 
 A passage has a module key only if that module was encoded with its stored neighbours. Therefore a change of its
-neighbours deletes its module key in the same transaction. The generation is a number that grows with every change, in
-the same transaction; other servers compare it to notice changes (`app.desk.repeating`). Times of servers are those of
-the database, so their clocks do not matter.
+neighbours deletes its module key in the same transaction. The generation is a number that grows in the transaction of
+every change. Other servers compare it to notice changes (`app.desk.repeating`). Times are taken from the database, so
+the servers' clocks do not matter.
 """
 
 from collections import defaultdict
@@ -44,13 +44,13 @@ AnyRow = Row[*tuple[Any, ...]]
 
 STORED_AS = "<f4"
 ROWS_AT_ONCE = 50
-"""Passages that one transaction changes, about 20 KB each with their vectors. Customers' questions wait for it."""
+"""Maximum passages per transaction, about 20 KB each with vectors. Customers' questions wait for a transaction."""
 _IN_A_QUERY = 10_000  # SQLite takes 32,766 parameters at most
 
 
 def insert_passages(session: Session, document_id: int, passages: Mapping[int, NewPassage]) -> dict[int, int]:
-    """Insert new passages, by ordinal; returns their numbers by ordinal. A passage without an embedding gets the
-    embedding of a passage with the same content in its document.
+    """Insert new passages and return their numbers, both by ordinal. A passage without an embedding gets the embedding
+    of a passage with the same content in its document.
     """
     missing = {passage.content_hash for passage in passages.values() if passage.embedding is None}
     query = select(PassageRow.content_hash, PassageRow.embedding).where(PassageRow.document_id == document_id)
@@ -89,7 +89,7 @@ def neighbours_of(session: Session, ids: Collection[int]) -> dict[int, tuple[int
 
 
 def drop_neighbours(session: Session, ids: Collection[int]) -> set[str]:
-    """Delete the neighbours and the module keys of passages; returns these keys."""
+    """Delete the neighbours and the module keys of passages, and return these keys."""
     query = select(PassageRow.module_key).where(PassageRow.module_key.is_not(None))
     keys = {row.module_key for row in where_in(session, query, PassageRow.id, ids)}
     for some in in_pieces(sorted(ids), _IN_A_QUERY):
@@ -168,7 +168,7 @@ class DocumentChange:
         known, unmatched = {row.content_hash for row in old}, defaultdict(list)
         for row in old:
             unmatched[row.content_hash].append(row)
-        self._ids, self._moved = dict[int, int](), list[dict[str, Any]]()  # kept ones by ordinal
+        self._ids, self._moved = dict[int, int](), list[dict[str, Any]]()  # kept passages by ordinal
         self._new = dict[int, NewPassage]()
         for ordinal, passage in enumerate(passages):
             if matching := unmatched[passage.content_hash]:
@@ -184,7 +184,7 @@ class DocumentChange:
         self._dropped = {row.module_key for row in old if row.id in self._gone and row.module_key is not None}
 
     def run(self, document: NewDocument | None) -> Replaced:
-        """document: None to remove it."""
+        """Apply the change and return it. document: the new document; None removes the stored one."""
         before, kept = self.before, tuple(self._ids.values())
         is_renamed = before is not None and document is not None and before.title != document.title
         is_moved = before is not None and document is not None and before.collection != document.collection
@@ -216,9 +216,9 @@ class DocumentChange:
         )
 
     def _take(self, session: Session, document_id: int, piece: Sequence[tuple[str, Any]], *, is_moved: bool) -> None:
-        """Apply a part of a change. If a changed passage is a neighbour of another passage, all neighbours of the
-        latter are deleted and chosen again. A new title or collection also changes neighbours. piece: ordinals of new
-        passages, rows of moved ones, numbers of changed and deleted ones.
+        """Apply a part of a change. If a changed passage is a neighbour of another passage, all neighbours of that
+        other passage are deleted and chosen again. A new title or collection also changes neighbours. piece: ordinals
+        of new passages, rows of moved passages, numbers of changed and deleted passages.
         """
         new, moved, changed, gone = (
             [one for kind, one in piece if kind == wanted] for wanted in ("new", "moved", "changed", "gone")

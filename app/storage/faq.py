@@ -88,7 +88,7 @@ class SyncedFolderTable(Store):
     def due(self, now: datetime) -> list[SyncedFolder]:
         in_turn = select(SyncedFolderRow).order_by(SyncedFolderRow.next_run, SyncedFolderRow.id)
         folders = map(_stored, self._database.values(in_turn))
-        # Further ahead than its interval, it was noted before the clock was set back.
+        # A run further ahead than its interval was planned before the clock was set back.
         return [one for one in folders if not now < one.next_run <= now + timedelta(minutes=one.every_minutes)]
 
     def save(self, folder: SyncedFolder) -> None:

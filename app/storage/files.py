@@ -1,6 +1,6 @@
 """Write a file of the data folder completely or not at all. Open a file only if no link has replaced it.
 
-Changing settings in `warmdesk.toml`: comments and order stay, and the file is whole at any moment.
+`SettingsFile` changes settings in `warmdesk.toml`. Comments and order stay, and the file is complete at any moment.
 """
 
 import os
@@ -26,8 +26,8 @@ REPLACED = "replaced-"  # prefix of folders with content that a restored backup 
 
 
 def replace_file(file: Path, data: bytes, check: Callable[[Path], object] = lambda temporary: None) -> None:
-    """Replace a file with one readable for this user only. After a crash it is the old or the new one. check: called
-    with the temporary file first; if it raises, the old file stays. Raises OSError.
+    """Replace a file with a file that only this user can read. After a crash, the old or the new file is there. check:
+    called with the temporary file first; if it raises, the old file stays. Raises OSError.
     """
     with replacing(file, PARTIAL) as temporary:
         temporary.write_bytes(data)
@@ -35,8 +35,8 @@ def replace_file(file: Path, data: bytes, check: Callable[[Path], object] = lamb
 
 
 def open_without_links(file: Path) -> BinaryIO | None:
-    """Open a file for reading; None if there is none, or if its path contains a link. A user who can write in a folder
-    of documents could replace a document with a link to any file.
+    """Open a file for reading. Return None if it does not exist, or if its path contains a link: a user who can write
+    in a folder of documents could replace a document with a link to any file.
     """
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe must not block
@@ -55,7 +55,7 @@ def open_without_links(file: Path) -> BinaryIO | None:
 def remove_abandoned(folder: Path) -> None:
     """Remove temporary files of killed processes from a data folder that this process holds."""
     for left in (path for begin in (PARTIAL, STAGED) for path in folder.glob(f"{begin}*")):
-        with suppress(OSError):  # of another user, on a mounted volume
+        with suppress(OSError):  # files of another user, on a mounted volume
             if left.is_dir() and not left.is_symlink():
                 shutil.rmtree(left)
             else:

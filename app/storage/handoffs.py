@@ -1,8 +1,8 @@
 """Hand-offs to agents, and the messages about them to the webhook, in the database.
 
-A customer reaches only hand-offs of their own conversations. An agent reaches every hand-off, and through it that
-conversation and no other (`HandoffOfSomebody.owner`). A message to the webhook is written in the transaction of the
-change, so none is lost when the server stops.
+A customer can access only hand-offs of their own conversations. An agent can access every hand-off with its
+conversation, but no other conversation (`HandoffOfSomebody.owner`). A message to the webhook is written in the
+transaction of the change, so no message is lost when the server stops.
 """
 
 from dataclasses import dataclass, replace
@@ -19,9 +19,9 @@ from app.storage.database import Database, Store
 from app.storage.history import conversation_of, last_position
 from app.storage.tables import ConversationRow, DeliveryRow, FactRow, FeedbackRow, HandoffRow, MessageRow
 
-CLAIMED = timedelta(minutes=1)  # longer than sending takes
+CLAIMED = timedelta(minutes=1)  # longer than sending a message takes
 LONGEST_PAUSE = timedelta(days=1)  # between two attempts
-LATEST, ENOUGH = 50, 3  # hand-offs whose median is the usual wait: most, and least
+LATEST, ENOUGH = 50, 3  # maximum and minimum hand-offs for the median that is the usual wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +39,10 @@ class Deliveries(Store):
     """The messages to the webhook."""
 
     def claim(self, now: datetime) -> Delivery | None:
-        """Return the oldest message that is due, or None. It is reserved for `CLAIMED`, so that no other server sends
-        it. After that time, another server may send it, in case this one was killed.
+        """Return the oldest message that is due, or None. It is reserved for the time `CLAIMED`: no other server sends
+        it during this time. After it, another server may send it, because this one may have been killed.
         """
-        # Further ahead than any pause, it was noted before the clock was set back.
+        # A time further ahead than any pause was recorded before the clock was set back.
         waiting = (DeliveryRow.state == "due", or_(DeliveryRow.due <= now, DeliveryRow.due > now + LONGEST_PAUSE))
         query = select(DeliveryRow, HandoffRow).join(HandoffRow, HandoffRow.id == DeliveryRow.handoff_id)
         query = query.where(*waiting).order_by(DeliveryRow.created, DeliveryRow.id).limit(1)
@@ -67,7 +67,7 @@ _WATCHED = "queue watched"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandoffOfSomebody:
-    """A hand-off as agents see it. owner: the conversation's. role, text, said: the last message's."""
+    """A hand-off as agents see it. owner: of the conversation. role, text, said: of the last message."""
 
     handoff: Handoff
     owner: str
@@ -229,7 +229,7 @@ def _handoff(session: Session, row: HandoffRow) -> Handoff:
 
 
 def _as_told(session: Session, row: HandoffRow) -> Handoff:
-    """Return a hand-off for its customer. In agents' lists the usual wait would be computed for each row."""
+    """Return a hand-off for its customer, with the usual wait. Agents' lists omit it: it would need a query per row."""
     return replace(_handoff(session, row), usual_wait=_usual_wait(session) if row.state == "waiting" else None)
 
 

@@ -1,10 +1,10 @@
 """Stored conversations: questions, answers and everything that is shown with an answer.
 
-An answer that is read equals the recorded one. Citations keep the quoted text and never change, except that
+A stored answer equals the recorded one. Citations store the quoted text and never change, except that
 `forget_document` removes the text of a deleted document. An answer may contain information from a deleted document if
-it cites the document, or if its prompt had a passage of the document or such an answer. The time of the deletion is
-stored, so that answers that end later, or after a restart, are also recognised. All rows of an answer are written in
-one transaction. Fields and columns of the same name are copied by name: a new field of a citation needs only a column.
+it cites the document, or if its prompt had a passage of the document or such an answer. The time of a deletion is
+stored, so answers that end later, or after a restart, are also recognised. All rows of an answer are written in
+one transaction. Fields are copied to columns of the same name: a new field of a citation needs only a column.
 
 Only its owner sees a conversation (`app.domain.callers`).
 """
@@ -90,9 +90,9 @@ class ModuleDetails:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerDetails:
-    """Stored fields of an answer that `Answer` does not have. tokens: as generated, if known. model: its fingerprint.
-    passage_ids, modules: one for each citation or used module of the answer, in its order. faq_id: the FAQ pair that
-    answered, whose hits are counted. replaces: a question that is deleted with its answer when this is stored.
+    """Stored fields of an answer that `Answer` does not have. tokens: as generated, if known. model: the model's
+    fingerprint. passage_ids, modules: one for each citation or used module, in the answer's order. faq_id: the FAQ pair
+    that answered, whose hits are counted. replaces: a question to delete with its answer when this answer is stored.
     """
 
     question_id: str
@@ -169,7 +169,7 @@ _MOST_PAST = 400
 """Maximum number of messages in a prompt. More do not fit into the context of a model, even if they are short."""
 _REMEMBERED = 1000  # questions that this server remembers as its own
 _FORGOTTEN_AT_ONCE = 50
-"""Number of answers from which one transaction removes a document. Customers' questions wait for it."""
+"""Maximum answers in one transaction that removes a document's text. Customers' questions wait for it."""
 MAX_QUERY = 200
 
 
@@ -196,7 +196,7 @@ class History:
     """Stored conversations. Safe to use from any thread; each method is a transaction and may raise DeskError."""
 
     def __init__(self, database: Database, longest: timedelta = LONGEST_ANSWER) -> None:
-        """longest: time limit of an answer that another server of the database generates."""
+        """longest: maximum time that another server of the database needs for an answer."""
         self._database, self._longest = database, longest
         self._asked_here = deque[str](maxlen=_REMEMBERED)
         self._since, self._open = utc_now(), set[str]()  # questions that are being answered
@@ -246,13 +246,13 @@ class History:
     def turns(self, conversation_id: str, owner: str = OPERATOR, last: int | None = None) -> list[Turn]:
         """Return the messages of a conversation, each answer after its question. last: only the latest N."""
         query = whole(_messages_of(conversation_id, owner, last))
-        being_answered = frozenset(self._open)  # before the query: one that ends meanwhile is not lost
+        being_answered = frozenset(self._open)  # before the query: an answer that ends during it is not lost
         rows = self._database.values(query)[::-1]
         done = being_answered.union(row.question_id for row in rows if row.question_id)
         return [turn(row, None if row.id in done else self._unanswered(row)) for row in rows]
 
     def _unanswered(self, row: MessageRow) -> Unanswered | None:
-        """A question older than this server is lost, unless another server may still answer it."""
+        """Return why a question has no answer: "lost" if its server stopped, else "failed"; None if one may come."""
         if row.role != "user" or row.handoff_id is not None:
             return None
         if self._database.is_shared and row.id not in self._asked_here:
@@ -260,8 +260,8 @@ class History:
         return "lost" if row.created < self._since else "failed"
 
     def past(self, conversation_id: str, owner: str = OPERATOR, without: str = "") -> list[PastMessage]:
-        """Return the latest messages for the next prompt, without unanswered questions and without what look-ups asked
-        and said. Answers that may contain information from a deleted document are empty. without: a question to skip,
+        """Return the latest messages for the next prompt, without unanswered questions and without the messages of
+        look-ups. Answers that may contain information from a deleted document are empty. without: a question to skip,
         with its answers.
         """
         parts = (selectinload(MessageRow.citations), selectinload(MessageRow.modules))
@@ -291,7 +291,7 @@ class History:
         return next(iter(self._database.values(query.join(ConversationRow).where(*cited))), None)
 
     def record_question(self, conversation_id: str, text: str, *, arrived: datetime | None = None) -> str:
-        """Append a question and return its id. It counts as running until `ended`. arrived: a time before its
+        """Append a question and return its id. It counts as running until `ended` is called. arrived: a time before the
         conversation was read for the prompt; default: now. Raises DeskError if the conversation is deleted.
         """
         row = MessageRow(id=new_id(), role="user", text=text, created=arrived or utc_now())
@@ -306,8 +306,8 @@ class History:
         return row.id
 
     def ended(self, question_id: str, *, is_withdrawn: bool = False) -> None:
-        """Declare a question finished. is_withdrawn: the question should replace another one, which stays. The new
-        question is deleted, unless the database is unreachable.
+        """Mark a question as finished. is_withdrawn: the question did not replace an earlier one as intended. The
+        earlier one stays, and this question is deleted, unless the database is unreachable.
         """
         self._open.discard(question_id)
         if is_withdrawn:
@@ -327,13 +327,13 @@ class History:
         """
         row = message_row(answer, details, utc_now())
         with self._database.write() as session:
-            if session.get(MessageRow, row.id) is not None:  # the connection broke off behind the commit
+            if session.get(MessageRow, row.id) is not None:  # the connection was lost after the commit
                 return
             question = session.get(MessageRow, details.question_id)
             asked = row.created if question is None else question.created
             forgotten = forgotten_at(session, {one.document for one in row.citations})
             gone = [one for one in row.citations if forgotten.get(one.document, NEVER) >= asked]
-            for citation in gone:  # forgotten while the answer was generated
+            for citation in gone:  # deleted while the answer was generated
                 citation.quote = REMOVED_QUOTE
             if gone and row.quoted:
                 row.text, row.tokens = REMOVED_QUOTE, None
@@ -367,9 +367,9 @@ class History:
                 session.merge(FeedbackRow(message_id=message_id, value=value, reason=reason, created=utc_now()))
 
     def forget_document(self, path: str) -> None:
-        """Remove the text of a document from all stored citations and from answers that quote it, also from answers
-        that are recorded later to questions asked before. Answers in the model's own words stay readable, but are in no
-        later prompt. Call this before and after `Library.remove`; it can be repeated.
+        """Remove the text of a document from all stored citations and from answers that quote it. This includes answers
+        that are recorded later to earlier questions. Answers in the model's own words stay readable, but later prompts
+        do not contain them. Call this before and after `Library.remove`; it can be repeated.
         """
         cited = CitationRow.document == path
         citing = select(CitationRow.message_id).where(cited, CitationRow.quote != REMOVED_QUOTE).distinct()
@@ -389,7 +389,7 @@ class History:
                 session.execute(update(CitationRow).where(its).values(quote=REMOVED_QUOTE))
             is_done = len(some) < _FORGOTTEN_AT_ONCE
         self._database.flush_log()
-        self._database.remove_backups()  # they hold its text, too
+        self._database.remove_backups()  # they also contain its text
 
     def forgotten(self) -> dict[str, datetime]:
         return {row.path: row.forgotten for row in self._database.values(select(ForgottenRow))}
@@ -424,8 +424,8 @@ def _append(session: Session, conversation_id: str, row: MessageRow) -> None:
 
 
 def _replace(session: Session, id_: str, question: MessageRow) -> None:
-    """Delete a question with its answer. If it was first in its conversation and is the title, the new question becomes
-    the title.
+    """Delete a question with its answer. If it was the first of its conversation and is the title, the new question
+    becomes the title.
     """
     its = MessageRow.conversation_id == question.conversation_id
     if (old := session.scalar(select(MessageRow).where(MessageRow.id == id_, its))) is None:
@@ -438,8 +438,8 @@ def _replace(session: Session, id_: str, question: MessageRow) -> None:
 
 
 def latest_messages(*which: ColumnElement[bool]) -> Select[MessageRow]:
-    """Return messages, latest first. An answer is next to its question, even if another question came before it ended.
-    which: conditions on messages and conversations.
+    """Return messages, latest first. An answer is next to its question, even if another question was asked before the
+    answer ended. which: conditions on messages and conversations.
     """
     question = aliased(MessageRow)
     place = func.coalesce(question.position, MessageRow.position)
@@ -464,7 +464,7 @@ def spoken(row: MessageRow) -> str:
 
 
 def summaries(*which: ColumnElement[bool]) -> Select[str, str, datetime, int]:
-    """Return the conversations with messages, the last used first. which: conditions on conversations."""
+    """Return the conversations that have messages, the last used first. which: conditions on conversations."""
     table = ConversationRow
     turns = select(func.count()).where(MessageRow.conversation_id == table.id).scalar_subquery()
     listed = select(table.id, table.title, table.updated, turns.label("turns")).where(turns > 0, *which)
@@ -472,8 +472,8 @@ def summaries(*which: ColumnElement[bool]) -> Select[str, str, datetime, int]:
 
 
 def holds(word: str) -> ColumnElement[bool]:
-    """Return the SQL condition that a conversation may contain a word. SQLite ignores case for ASCII only, so other
-    letters with case match any character.
+    """Return the SQL condition that a conversation may contain a word. SQLite ignores case only for ASCII letters, so
+    each other letter that has case matches any character.
     """
     escaped = (f"\\{letter}" if letter in "\\%_" else letter for letter in word)
     pattern = "".join(one if len(one) > 1 or one.isascii() or one.lower() == one.upper() else "_" for one in escaped)

@@ -1,8 +1,8 @@
 """Documents and passages in the database. The index and encoded modules can be rebuilt from it.
 
-A change is one transaction, a large one several short ones (`document_change`). If a document is replaced, a passage
-with the same content keeps its row, and therefore its number, embedding and module. Paths and names are sorted by code
-point, as in SQLite, because PostgreSQL's order depends on the database.
+A change is one transaction; a large change is several short ones (`document_change`). If a document is replaced, a
+passage with the same content keeps its row, so its number, embedding and module stay. Paths and names are sorted by
+code point, as in SQLite, because PostgreSQL's order depends on the settings of the database.
 """
 
 import logging
@@ -119,7 +119,7 @@ class Library:
             return frozenset(row.id for row in where_in(session, query, column, values))
 
     def collections(self) -> list[str]:
-        """Return all collections, by name. Documents without one are in ""."""
+        """Return all collections, sorted by name. Documents without a collection are in ""."""
         return sorted(self._database.values(select(DocumentRow.collection).distinct()))
 
     def collection_sizes(self) -> list[CollectionSize]:
@@ -174,7 +174,7 @@ class Library:
 
     def searchable(self, ids: Sequence[int]) -> dict[int, list[str]]:
         """Return the texts of windows for the keyword index by passage number."""
-        from retrieval.search.vector_index import window_texts  # it needs faiss, and lists of documents do not
+        from retrieval.search.vector_index import window_texts  # imports faiss, which lists of documents do not need
 
         rows = self._rows(select(PassageRow.id, PassageRow.heading_path, PassageRow.text), ids)
         return {row.id: window_texts(row.heading_path, row.text) for row in rows}
@@ -184,7 +184,7 @@ class Library:
             return list(where_in(session, query.order_by(PassageRow.id), PassageRow.id, ids))
 
     def module_labels(self, keys: Collection[str]) -> dict[str, ModuleLabel]:
-        """Return the passage that each module encodes, by key; the oldest of several. Unknown keys are skipped."""
+        """Return the passage of each module, by key; the oldest passage if several use it. Unknown keys are skipped."""
         passage = PassageRow
         query = select(passage.module_key, DocumentRow.path, passage.heading_path, passage.ordinal)
         query = query.join(DocumentRow).order_by(passage.id.desc())
@@ -222,7 +222,7 @@ class Library:
         ]
 
     def stage(self, embedder: str, vectors: Mapping[str, Vectors]) -> None:
-        """Store vectors of passages that are not stored yet, by content hash, in case the ingest is interrupted."""
+        """Store vectors of passages before the passages themselves, by content hash, in case of an interruption."""
         with self._database.write() as session:
             for hash_, rows in vectors.items():
                 session.merge(StagedEmbeddingRow(content_hash=f"{embedder} {hash_}", embedding=packed(rows)))
@@ -244,8 +244,8 @@ class Library:
                 session.execute(delete(StagedEmbeddingRow).where(StagedEmbeddingRow.content_hash.in_(some)))
 
     def remove(self, paths: Sequence[str]) -> list[Replaced]:
-        """Delete documents and their passages. Return the change of each existing one. Quotes in stored answers stay:
-        `History.forget_document` removes them and must be called before.
+        """Delete documents and their passages. Return the change of each existing document. Quotes in stored answers
+        stay: `History.forget_document` removes them and must be called before.
         """
         changes = (DocumentChange(self._database, path) for path in dict.fromkeys(paths))
         removed = [change.run(None) for change in changes if change.before is not None]
@@ -253,12 +253,12 @@ class Library:
         return removed
 
     def set_module_keys(self, keys: Mapping[int, str | None]) -> None:
-        """Store the module keys of passages, by passage number. Here and below, deleted passages are ignored."""
+        """Store module keys by passage number. This method and those below ignore deleted passages."""
         self._update_passages("module_key", keys)
 
     def set_neighbours(self, chosen: Mapping[int, Sequence[int]]) -> tuple[str, ...]:
         """Replace the neighbours of passages, closest first. A passage whose neighbours change loses its module. Return
-        the modules that no passage has any more.
+        the modules that no passage uses any more.
         """
         unused = set[str]()
         for some in in_pieces(list(chosen), ROWS_AT_ONCE):

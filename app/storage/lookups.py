@@ -29,7 +29,7 @@ class Figures:
 
 
 def _expired(state: dict[str, Any]) -> dict[str, Any] | None:
-    """Return what is left of an expired look-up: its customer is told once. An offer just ends."""
+    """Return the rest of an expired look-up, because its customer is told once; None for an offer, which just ends."""
     is_told = state["state"] in ("asking", "confirming", "expired")
     return {"name": state["name"], "state": "expired", "language": state["language"]} if is_told else None
 
@@ -38,11 +38,11 @@ class LookUpStore(Store):
     """The tables. Safe to use from any thread; each method is a transaction and may raise DeskError."""
 
     def open(self, conversation_id: str) -> dict[str, Any] | None:
-        """Return the open look-up of a conversation, or that it has expired."""
+        """Return the open look-up of a conversation, or the rest of an expired one."""
         return self._first(select(LookUpStateRow).where(LookUpStateRow.conversation_id == conversation_id))
 
     def continued(self, owner: str, trail: str) -> dict[str, Any] | None:
-        """Return the open look-up of a program's messages, which it sends without the conversation's id."""
+        """Return the open look-up of a program that sends messages without the conversation's id."""
         query = select(LookUpStateRow).join(ConversationRow).where(ConversationRow.of(owner))
         return self._first(query.where(LookUpStateRow.trail == trail).order_by(LookUpStateRow.expires.desc()))
 
@@ -61,14 +61,14 @@ class LookUpStore(Store):
                 session.add(row)
 
     def take(self, conversation_id: str) -> bool:
-        """Delete the open look-up of a conversation, and return whether there was one: only one request may call."""
+        """Delete the open look-up of a conversation. Return whether it existed: only one request may call."""
         with self._database.write() as session:
             its = LookUpStateRow.conversation_id == conversation_id
             return bool(session.execute(delete(LookUpStateRow).where(its).returning(LookUpStateRow.trail)).all())
 
     def tidy(self, now: datetime) -> None:
-        """Delete the values of what has expired, and after a while all of it; whose calls they were, and calls of more
-        than `KEPT` ago.
+        """Delete the values of expired look-ups, and after `SHOWN_AS_EXPIRED` all of their state. Delete the callers of
+        calls after `HOUR`, and calls after `KEPT`.
         """
         with self._database.write() as session:
             session.execute(delete(LookUpCallRow).where(LookUpCallRow.created < now - KEPT))
@@ -115,7 +115,7 @@ class LookUpStore(Store):
         return bool(self._database.values(select(exists(select(LookUpCallRow.id))))[0])
 
     def answers_among(self, owner: str, texts: Collection[str]) -> frozenset[str]:
-        """Return those texts that are recent answers to this owner, and no look-up's."""
+        """Return the texts that are recent answers to this owner, except answers of look-ups."""
         recent = (ConversationRow.of(owner), ConversationRow.updated > utc_now() - RESENT)
         query = select(MessageRow.text).join(ConversationRow).where(*recent, MessageRow.role == "assistant")
         query = query.where(MessageRow.outcome != "lookup", MessageRow.text.in_(sorted(texts)))

@@ -1,11 +1,11 @@
 """Migrates a database to the current tables. Alembic runs the revisions in `migrations`.
 
-A new database gets the tables of `tables` at once, and is marked as being at the latest revision. An older database
-runs the revisions that it lacks, in the caller's transaction. A database of a newer Warmdesk is refused, because there
-is no way back.
+A new database gets the tables of `tables` at once, and is marked with the latest revision. In an older database the
+missing revisions run in the caller's transaction. A database of a newer Warmdesk is refused, because its migrations
+cannot be undone.
 
-A SQLite file is copied before. The newest copies stay, for returning to the previous version. They would still contain
-data that is deleted later, so deleting a document removes them (`remove_backups`).
+A SQLite file is copied before. The newest copies stay, so that the previous version can be used again. They would still
+contain data that is deleted later, so deleting a document removes them (`remove_backups`).
 
 Out of scope: copies of PostgreSQL databases; backups of a whole data folder (`archive`).
 """
@@ -33,8 +33,8 @@ KEPT = 2
 
 
 def back_up(raw: sqlite3.Connection, revision: str) -> Path:
-    """Copy an open database to a file in its folder, completely or not at all. Return the file. Older copies are
-    deleted, except the newest. revision: the first one to run. The connection is in no transaction. Raises
+    """Copy an open database to a file in its folder, completely or not at all. Return the file. Copies are deleted,
+    except the newest `KEPT`. revision: the first one to run. The connection must not be in a transaction. Raises
     sqlite3.Error and OSError.
     """
     file = _file(raw)
@@ -50,7 +50,7 @@ def back_up(raw: sqlite3.Connection, revision: str) -> Path:
 
 
 def remove_backups(raw: sqlite3.Connection, made_before: float = math.inf) -> None:
-    """Delete the copies of an open database made before a time, by default all, and unfinished ones."""
+    """Delete unfinished copies of an open database, and copies made before a time; by default all copies."""
     file = _file(raw)
     old = [one for one in _copies(file) if one.stat().st_mtime < made_before]
     for copy in (*old, *_unfinished(file)):
@@ -108,7 +108,7 @@ def _stored(connection: Connection) -> set[str]:
 
 
 def _newest() -> set[str]:
-    """Return the latest revision, from the text of the files: importing Alembic takes as long as a whole list."""
+    """Return the latest revision, read from the files' text, because importing Alembic takes long."""
     files = "".join(file.read_text(encoding="utf-8") for file in REVISIONS.glob("*.py"))
     known, below = (
         set(re.findall(rf"^{name} = ['\"](.+)['\"]$", files, re.M)) for name in ("revision", "down_revision")
@@ -117,9 +117,9 @@ def _newest() -> set[str]:
 
 
 def migrate(connection: Connection, name: str) -> None:
-    """Create the tables, or run the missing revisions, within the caller's transaction. On SQLite its foreign keys are
-    off, so that a revision can recreate a table without deleting the rows that refer to it. Raises DeskError as
-    `missing_revisions`.
+    """Create the tables, or run the missing revisions, within the caller's transaction. With SQLite, foreign keys are
+    off in it, so that a revision can recreate a table without deleting the rows that refer to it. Raises the DeskError
+    of `missing_revisions`.
     """
     from alembic.operations import Operations
     from alembic.runtime.migration import MigrationContext

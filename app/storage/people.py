@@ -1,8 +1,8 @@
 """Accounts, API keys, sessions and the audit log in the database. Only hashes of passwords, keys and session tokens are
 stored.
 
-A new password, a new role and the removal of an account end its sessions in the same transaction. There is always an
-admin: the last one cannot be removed or made an agent. Entries of the audit log are never changed, and are removed
+A new password or role and the removal of an account end the account's sessions in the same transaction. The last admin
+cannot be removed or made an agent. Entries of the audit log are never changed, and are removed
 after a year. No entry has a customer's words, a password or a key.
 """
 

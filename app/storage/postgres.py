@@ -1,9 +1,9 @@
 """PostgreSQL: connections, locks of a database, and explanations of errors.
 
-A transaction that may write takes one lock of the whole database at its start. So there is one writer at a time, as
-with SQLite, also among several servers. Data that the transaction has read stays valid until it ends, and no
-transaction is undone because of another. SERIALIZABLE would allow parallel writers, but every write would need retries.
-A write takes milliseconds and the model takes seconds, so one writer is enough.
+A transaction that may write takes one lock of the whole database at its start. So there is one writer at a time, also
+with several servers, as with SQLite. Data that the transaction has read stays valid until it ends, and no transaction
+is undone because of another one. SERIALIZABLE would allow parallel writers, but every write would need retries. A write
+takes milliseconds and the model takes seconds, so one writer is enough.
 
 The locks are advisory locks, which PostgreSQL releases when a connection ends.
 """
@@ -26,7 +26,7 @@ POOL: Final[dict[str, Any]] = {"pool_pre_ping": True, "pool_size": 5, "max_overf
 READS: Final[dict[str, Any]] = {"isolation_level": "REPEATABLE READ"}
 """Transactions that only read have one consistent view."""
 WRITING: Final[dict[str, Any]] = {"isolation_level": "READ COMMITTED"}
-"""Statements of a writing transaction see the state at the time when the lock was taken, not when it was requested.
+"""Statements of a writing transaction see the state after the lock was taken, not the state when it was requested.
 """
 _CONNECTING: dict[str, Any] = {
     "connect_timeout": 5,
@@ -34,7 +34,7 @@ _CONNECTING: dict[str, Any] = {
     "client_encoding": "utf8",
     **{"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 30_000},
 }
-"""Parameters of libpq, unless the URL has others. A lost database host is noticed within a minute."""
+"""Parameters of libpq; the URL may set others. A lost connection to the database host is noticed within a minute."""
 _SESSION = {
     "timezone": "UTC",
     "lock_timeout": "30s",
@@ -92,7 +92,7 @@ def connecting(url: URL) -> dict[str, Any]:
 
 
 def set_up(engine: Engine, *, is_reader: bool) -> None:
-    """Prepare an engine before its first connection. is_reader: ignored here, because a connection changes nothing."""
+    """Prepare an engine before its first connection. is_reader: not used, because connecting changes nothing here."""
     copy_conditions_for_postgresql()
     event.listen(engine, "connect", _set_up_connection)
     event.listen(engine, "begin", _begin)
@@ -114,7 +114,7 @@ def take_lock(connection: Connection, which: str) -> bool:
 
 
 def is_alive(connection: Connection) -> bool:
-    """Return whether a connection, and so its locks, still exists. SQLAlchemy would replace a lost one by another."""
+    """Return whether a connection, and with it its locks, still exists. SQLAlchemy would replace a lost connection."""
     if connection.invalidated:
         return False
     try:
@@ -125,7 +125,7 @@ def is_alive(connection: Connection) -> bool:
 
 
 def give_locks_back(connection: Connection) -> None:
-    """Release the locks at once. PostgreSQL notices a closed connection only a little later."""
+    """Release the locks at once, because PostgreSQL notices a closed connection only a little later."""
     connection.execute(text("SELECT pg_advisory_unlock_all()"))
 
 

@@ -1,4 +1,4 @@
-"""SQLite: connections, transactions, explanations of errors, and code that `postgres` shares."""
+"""SQLite: connections, transactions and explanations of errors, with code that `postgres` also uses."""
 
 import sqlite3
 from pathlib import Path
@@ -19,7 +19,7 @@ MIGRATES: Final = "warmdesk_migrates"
 
 
 class Problem(NamedTuple):
-    """A problem that a person can fix. code: the DeskError's. what: the event. cure: the fix."""
+    """A problem that a person can fix. code: of the DeskError. what: the problem in words. cure: the fix."""
 
     code: str
     what: str
@@ -28,7 +28,7 @@ class Problem(NamedTuple):
 
 BUSY_TIMEOUT_MS = 30_000
 """Maximum time that a writer waits for others, long enough for a slow disk."""
-_LOG_TIMEOUT_MS = 50  # emptying the log waits this long for readers, because all writers wait for it
+_LOG_TIMEOUT_MS = 50  # maximum time that emptying the log waits for readers, because all writers wait for it
 
 _DAMAGED = Problem("database-damaged", "is damaged", "restore a backup, or move the file away and ingest again")
 # By the prefix of SQLite's error name.
@@ -63,7 +63,7 @@ def set_up(engine: Engine, *, is_reader: bool) -> None:
 
 
 def check_whole(connection: Connection, name: str) -> None:
-    """Read the whole database. Raises DeskError for a damaged file; texts and numbers have no checksum."""
+    """Read the whole database. Raises DeskError for a damaged file. Changed texts and numbers are not noticed."""
     found = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar()
     if found != "ok":
         reason = " ".join(str(found).split())
@@ -93,7 +93,7 @@ def _create_nothing(dialect: Dialect, entry: ConnectionPoolEntry, given: list[An
 
 def _set_up_connection(raw: object, entry: ConnectionPoolEntry) -> None:
     assert isinstance(raw, sqlite3.Connection)
-    # With another value Python's driver begins transactions itself, and later. With None only `_begin` does.
+    # None: only `_begin` begins transactions. Else Python's driver begins them itself, and later.
     raw.isolation_level = None
     for pragma in (
         f"busy_timeout = {BUSY_TIMEOUT_MS}",

@@ -1,10 +1,10 @@
 """Numbers for the dashboard, counted when an answer is recorded, so that no query reads all answers.
 
 Every answer is counted in its minute, hour, quarter of a day and day, and over all time. Minutes are stored for eight
-days. Counts stay when a conversation or a document is deleted, because they contain no words.
+days. Counts stay when a conversation or a document is deleted, because they contain no text.
 
-Times to the first token are counted in bins. Each bin ends 10 % higher than the one before. A percentile is the
-geometric middle of its bin, so it is off by 5 % at most, and the bins of several spans can be added.
+Times to the first token are counted in bins. The end of each bin is 10 % higher than the end of the bin before. A
+percentile is the geometric middle of its bin, so its error is 5 % at most. The bins of several spans can be added.
 
 Measured savings have a row for each answer that was computed again without reuse. The row stays when its conversation
 is deleted.
@@ -47,7 +47,7 @@ def bin_of(milliseconds: float) -> int:
 
 
 def percentile(bins: Mapping[int, int], share: float) -> float:
-    """Return a percentile in milliseconds. bins: counts, at least one. share: of times at or below it, 0 to 1."""
+    """Return a percentile in milliseconds. bins: counts by bin, at least one. share: the percentile, 0 to 1."""
     wanted = ceil(share * sum(bins.values()))
     ordered = sorted(bins)
     up_to = zip(ordered, accumulate(bins[number] for number in ordered), strict=True)
@@ -57,7 +57,7 @@ def percentile(bins: Mapping[int, int], share: float) -> float:
 ALL_TIME: Final = 0  # the width of the span that holds everything; it starts at 0
 MINUTE_S, DAY_S = 60, 86_400
 WIDTHS_S = (MINUTE_S, 3600, 6 * 3600, DAY_S, ALL_TIME)
-_FOREVER_S = 1 << 40  # a step that no time reaches
+_FOREVER_S = 1 << 40  # a step longer than any period
 MINUTES_KEPT = timedelta(days=8)
 MOST_SAMPLES = 1000
 SOURCES = ("computed", "session", "prefix", "module")  # of prompt tokens: columns of `UsageRow`, and labels
@@ -98,7 +98,7 @@ def span_of(moment: int, width: int) -> int:
 
 
 def ttft_subject(reading: Reading) -> str:
-    """Return the subject of the counts of times to the first token. Their labels are bins."""
+    """Return the subject under which times to the first token are counted. The labels of these counts are bins."""
     return f"ttft {reading}"
 
 
@@ -125,7 +125,7 @@ def _happened(row: MessageRow) -> Iterator[tuple[str, str, float]]:
 
 
 def _tally_modules(session: Session, row: MessageRow) -> None:
-    uses = [use for use in row.modules if use.id]  # without a key: computed for this prompt alone
+    uses = [use for use in row.modules if use.id]  # modules without a key were computed for this prompt only
     misses = Counter(use.id for use in uses if use.miss_reason is not None)
     _add(
         session,
@@ -175,7 +175,7 @@ class Statistics(Store):
     """The numbers, and the measured savings."""
 
     def totals(self) -> AnswerTotals:
-        """Return totals over all recorded answers, and over the stored conversations. Times are within 5 %."""
+        """Return totals of all recorded answers and of the stored conversations. The error of times is 5 % at most."""
         with self._database.read() as session:
             conversations = session.scalar(select(func.count()).select_from(ConversationRow)) or 0
             [counts] = _counted(session, TallyRow.width_s == ALL_TIME) or [_Counts(0)]
@@ -352,7 +352,7 @@ def _width_of(step: timedelta) -> int:
 
 
 def _counted(session: Session, *where: ColumnElement[bool], step: int | None = None) -> list[_Counts]:
-    """Return the counts that meet the conditions, oldest first. step: add them up in spans of this many seconds."""
+    """Return the counts that meet the conditions, oldest first. step: sum them in spans of this many seconds."""
     one = TallyRow
     start = one.start if step is None else one.start - one.start % step
     query = select(start, one.subject, one.label, one.times, one.amount)

@@ -1,8 +1,8 @@
 """All tables of the database: documents, conversations with their answers and hand-offs, and accounts. Times are UTC. A
 changed table needs a revision (`migrations`).
 
-A citation keeps the quoted text and has no foreign key to a passage, so an old answer does not change with the
-documents.
+A citation stores the quoted text and has no foreign key to a passage. So an old answer does not change when documents
+change.
 """
 
 from dataclasses import fields
@@ -41,7 +41,7 @@ class Base(DeclarativeBase):
     type_annotation_map = {datetime: UtcDateTime, str: AnyText}  # noqa: RUF012
 
     def to(self, kind: type[T], **others: Any) -> T:
-        """Return a value of this dataclass. A field not given here is the column of the same name."""
+        """Return the row as a value of a dataclass. others: fields that are not columns of the same name."""
         return kind(**{one.name: getattr(self, one.name) for one in fields(kind) if one.name not in others}, **others)
 
 
@@ -137,8 +137,8 @@ class SyncedFolderRow(Base):
 
 
 class FaqRow(Base):
-    """A question that an agent answered, with other wordings of it. author: the account that changed it last. hits: how
-    often it answered a customer. vectors: the question's and those of its wordings, float32, little-endian.
+    """A question that an agent answered, with other wordings of it. author: the account that changed it last. hits:
+    number of customers' questions that it answered. vectors: of the question and its wordings, float32, little-endian.
     """
 
     __tablename__ = "faq"
@@ -166,8 +166,8 @@ class FactRow(Base):
 
 
 class ConversationRow(Base):
-    """The questions of a customer and their answers. owner: see `app.domain.callers`. deleted: the time of hiding; the
-    conversation is removed soon after (`conversation_care`).
+    """The questions of a customer and their answers. owner: see `app.domain.callers`. deleted: the time when it was
+    hidden; the conversation is removed soon after (`conversation_care`).
     """
 
     __tablename__ = "conversations"
@@ -313,7 +313,7 @@ class FeedbackRow(Base):
 
 class HandoffRow(Base):
     """A hand-off of a conversation to an agent; a conversation has one open hand-off at most. agent: the account that
-    took it. position: the last message's when it was closed.
+    took it. position: of the last message when the hand-off was closed.
     """
 
     __tablename__ = "handoffs"
@@ -366,8 +366,8 @@ class LookUpStateRow(Base):
 
 
 class LookUpCallRow(Base):
-    """An event of a look-up. event: asked, found, not_found, failed or cancelled. visitor, address: hashes, for an
-    hour. ms: duration of the call.
+    """An event of a look-up. event: asked, found, not_found, failed or cancelled. visitor, address: hashes, deleted
+    after an hour. ms: duration of the call.
     """
 
     __tablename__ = "lookup_calls"
@@ -491,8 +491,8 @@ class DeskRow(Base):
 
 
 def copy_conditions_for_postgresql() -> None:
-    """Give PostgreSQL the conditions of partial indexes. Only where it is used, because its dialect takes a twentieth
-    of a second to import.
+    """Copy the conditions of partial indexes to PostgreSQL. Called only if PostgreSQL is used, because its dialect
+    takes a twentieth of a second to import.
     """
     for index in (index for table in Base.metadata.tables.values() for index in table.indexes):
         index.dialect_options["postgresql"]["where"] = index.dialect_options["sqlite"].get("where")

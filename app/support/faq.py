@@ -1,9 +1,9 @@
 """Bad answers in groups, and the FAQ that agents write.
 
 `Grouping` puts similar questions into groups: each joins the group whose first question is most similar, or starts one
-(leader clustering, Hartigan 1975). A pair of the FAQ is stored, written into the FAQ's document, a JSON Lines file in
-the collection "faq", ingested like any other document, and its question is asked again. If it cannot be ingested, the
-change is undone. Until both agree, a record exists (`app.storage.data_folder`).
+(leader clustering, Hartigan 1975). A pair of the FAQ is stored and written into the FAQ's document, a JSON Lines file
+in the collection "faq". The file is ingested like any other document, and the pair's question is asked again. If the
+ingestion fails, the change is undone. A record exists until database and file agree (`app.storage.data_folder`).
 """
 
 import json
@@ -42,7 +42,7 @@ ALIKE = 0.65
 after you checked my return" have .82; "How do I open an account?" and "How do I close my account?" .65.)
 """
 AT_ONCE = 64
-"""Number of questions in one batch of the embedder. A customer's question waits for one batch at most."""
+"""Number of questions that are embedded in one batch. A customer's question waits for at most one batch."""
 
 
 class Grouping:
@@ -106,8 +106,8 @@ class FaqEditor:
         self._changing = threading.Lock()
 
     def save(self, draft: FaqDraft, author: str, id_: int | None = None, progress: Progress = no_progress) -> FaqSaved:
-        """Add a pair, or change the pair of a number; return the current answer to its question, if any. Raises
-        DeskError for a pair that cannot be stored.
+        """Add a pair, or change the pair with the number `id_`. Return the current answer to its question, if any.
+        Raises DeskError for a pair that cannot be stored.
         """
         draft = checked(draft)
         vectors = self._publisher.vectors_of(draft.questions)
@@ -138,7 +138,7 @@ class FaqEditor:
             self._publish(progress)
 
     def finish(self) -> None:
-        """Publish the stored pairs, if a change was not finished. Raises DeskError."""
+        """Publish the stored pairs if an earlier change was interrupted. Raises DeskError."""
         with self._changing:
             if self._begun.left("faq"):
                 remove_abandoned(self._file.parent)

@@ -29,7 +29,7 @@ LOW_SUPPORT = 0.5  # answers with less support by the documents count as hardly 
 
 
 def due(answers: Sequence[Judged], came_back: bool) -> HandoffReason | None:
-    """Return the reason for a hand-off now, or None. answers: see `Handoffs.judged_since`. came_back: whether an agent
+    """Return the reason for a hand-off now, or None. answers: see `Handoffs.judged_since`. came_back: an agent has
     handed the conversation back.
     """
     if came_back and len(answers) < PAUSE:
@@ -49,7 +49,7 @@ MAX_MESSAGE = 10_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenCase:
     """A hand-off with all messages of its conversation. others: number of the customer's other conversations.
-    looked_up: the values of a look-up that was open.
+    looked_up: the values of the look-up that was open at the hand-off.
     """
 
     of: HandoffOfSomebody
@@ -95,12 +95,12 @@ class AgentQueue:
         return OpenCase(of=found, turns=turns, others=others, looked_up=looked_up)
 
     def closed(self, agent: str = "") -> list[HandoffOfSomebody]:
-        """Return the hand-offs closed within a day that an agent took; "": all of them."""
+        """Return the hand-offs that were closed within the last day. agent: who took them; "" for all."""
         return self._handoffs.closed(self._now() - timedelta(days=1), agent)
 
     def step_in(self, conversation_id: str, owner: str, agent: str) -> int:
-        """Hand a conversation to an agent who was not asked for. Return the number of the hand-off. Raises DeskError
-        "handoff-taken" if another agent has it.
+        """Hand a conversation to an agent without a request. Return the number of the hand-off. Raises DeskError
+        "handoff-taken" if another agent has the conversation.
         """
         handoff = self._handoffs.request(conversation_id, owner, "waiting", "agent", "", self._now())
         self._handoffs.take(handoff.id, agent, self._now())

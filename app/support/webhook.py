@@ -66,7 +66,7 @@ class WebhookSender:
             message = "handoff_webhook needs handoff_webhook_secret for signing: set both"
             raise DeskError(message, code="webhook-unsigned")
         self._deliveries, self._settings, self._now = Deliveries(database), settings, now
-        # A redirect would take a customer's address to another host: it counts as a failure.
+        # A redirect could send a customer's address to another host, so it counts as a failure.
         self._client = httpx.Client(timeout=TIMEOUT_S, follow_redirects=False, transport=transport)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="webhook", daemon=True)
@@ -99,7 +99,7 @@ class WebhookSender:
         try:
             answered = self._client.post(url, content=body, headers=headers)
             problem = "" if answered.is_success else f"status {answered.status_code}"
-        except Exception as error:  # of any kind: another one must not be tried every minute for ever
+        except Exception as error:  # any kind: else the delivery is retried every minute for ever
             problem = str(error) or type(error).__name__
         pause_s = dict(enumerate(PAUSES_S)).get(delivery.tries) if problem else None
         if problem:

@@ -1,7 +1,7 @@
-"""The table of the callers of each route. A route without a line here is not served (404).
+"""The callers that each route accepts. A route without a rule here is not served (404).
 
 Gradio has about a hundred routes (uploads, file access, a proxy, run history, code editing); only the few that the
-pages use have a line. `guard` enforces the table.
+pages use have a rule. `guard` enforces the rules.
 """
 
 import re
@@ -11,8 +11,8 @@ from typing import Literal
 from app.domain.callers import Caller
 
 Who = Literal["everyone", "visitor", "agent", "reader", "admin", "key:chat", "key:documents", "key:admin"]
-"""visitor: with a visitor's token. agent, admin: signed in; an admin may do what agents do. reader: an admin, and with
-the setting `agents_read_all` an agent. key: an API key that has this scope.
+"""visitor: with a visitor's token. agent, admin: signed in; an admin may do what agents do. reader: an admin; also an
+agent if the setting `agents_read_all` is on. key: an API key with this scope.
 """
 
 

@@ -21,7 +21,7 @@ from app.web.guard import ADMIN as ADMIN_COOKIE
 from app.web.guard import Site, come_again
 from app.web.rendering import admin_words, page_language, render
 
-_PAGE = re.compile(r"/admin(?:/[a-z0-9-]{1,40}){1,4}")  # where an ended sign-in returns to
+_PAGE = re.compile(r"/admin(?:/[a-z0-9-]{1,40}){1,4}")  # pages to return to after a sign-in
 
 
 def add_login_routes(app: FastAPI, accounts: Accounts, sessions: Sessions, site: Site, audit: Audit) -> None:
@@ -54,7 +54,7 @@ def add_login_routes(app: FastAPI, accounts: Accounts, sessions: Sessions, site:
                 raise
             return come_again(request)
         if account is None:
-            # A name without an account may be a password in the wrong field, or made up to be read in the log.
+            # An unknown name may be a password in the wrong field, or a text invented for readers of the log.
             audit.record(name.strip() if accounts.named(name.strip()) else "", "sign-in-failed")
             return HTMLResponse(login_html(request, "wrong", name), status_code=401)
         limiter.succeeded(address)
@@ -74,7 +74,7 @@ def add_login_routes(app: FastAPI, accounts: Accounts, sessions: Sessions, site:
 
 ACCOUNTS, API = "/admin/accounts", "/admin/api"
 Text = Annotated[Line, Form()]
-By: TypeAlias = Callable[[Request], Administration]  # changes in the name of a request's sender
+By: TypeAlias = Callable[[Request], Administration]  # records changes under the name of a request's sender
 Change: TypeAlias = Callable[[Administration], object]  # returns a secret that is shown once, if it makes one
 
 

@@ -1,4 +1,4 @@
-"""The frame of all admin pages, the pages of encoded passages and of look-ups, the description of the API.
+"""The frame of all admin pages, the pages of encoded passages and look-ups, and the description of the API.
 
 `access_rules` alone defines the pages and their readers. The page of the API sends requests with a key that the reader
 types, never with the reader's session. The session cookie is sent to /admin only, so no other page can make a browser
@@ -100,13 +100,13 @@ def admin_page(request: Request, template: str, *, status: int = 200, **values: 
 
 
 def done(path: str, did: str, at: str = "", **query: str) -> RedirectResponse:
-    """Return to a page. did: a key of DONE. at: the id of the place that is looked at."""
+    """Return a redirect to a page. did: a key of DONE. at: id of the element to scroll to."""
     return RedirectResponse(f"{path}?{urlencode({**query, 'did': did})}{at and f'#{at}'}", 303)
 
 
 PAGE = "/admin/modules"
 SHOWN = 50
-CLOSE = 1e-3  # the maximum difference that rounding explains, as a share of the largest number of the module
+CLOSE = 1e-3  # maximum difference due to rounding, as a share of the largest number of the module
 _NEVER = datetime.min.replace(tzinfo=UTC)
 COLUMNS: Mapping[str, tuple[str, Callable[[ModuleRow], Any]]] = {
     "document": (translatable("Document"), lambda row: row.document),
@@ -244,7 +244,7 @@ def kind_of(schema: Mapping[str, Any]) -> str:
 
 
 def add_lookup_routes(app: FastAPI, desk: Service, audit: Audit) -> None:
-    """Add the page of look-ups: the outcomes of each, and a try with an operator's values, written to the audit log."""
+    """Add the page of look-ups: their outcomes, and test calls with an operator's values, written to the audit log."""
 
     def page(request: Request, status: int = 200, **tried: Any) -> HTMLResponse:
         rows = [(one, desk.lookups.figures(one.name)) for one in desk.lookups.all()]

@@ -49,8 +49,8 @@ class ChatView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
     """The customer at a page. owner: the owner of the conversations (`app.domain.callers`). session: one browser tab.
-    address: the browser's. language: of the page's own words (`app.web.rendering`). user: who the company's site says
-    this is.
+    address: the browser's IP address. language: of the page's own texts (`app.web.rendering`). user: the customer's id
+    on the company's site.
     """
 
     owner: str
@@ -87,13 +87,13 @@ class ChatFlow:
         self._lock = threading.Lock()
 
     def arrive(self, conversation_id: str, reader: Reader) -> ChatView:
-        """Show a conversation after the page is loaded, as `open`. The reader's running question continues."""
+        """Show a conversation after the page is loaded, as `open` does. The reader's running question continues."""
         with self._lock:
             is_asking = reader.session in self._runs
         return ChatView() if is_asking else self.open(conversation_id, reader)
 
     def open(self, conversation_id: str, reader: Reader) -> ChatView:
-        """Show a conversation; one that does not exist (or "") opens a new one."""
+        """Show a conversation. If it does not exist, or the id is "", show a new one."""
         self._end(reader.session, left=True)
         shown = _or_failure(reader, lambda: replace(self._whole(conversation_id, reader), editing=False))
         return replace(shown, answering=False)
@@ -260,13 +260,13 @@ class ChatFlow:
         )
 
     def look(self, conversation_id: str, reader: Reader) -> ChatView:
-        """A new conversation again, whose examples become more while documents are read."""
+        """Redraw a new conversation: more example questions appear while documents are read."""
         with self._lock:
             is_asking = reader.session in self._runs
         return ChatView() if conversation_id or is_asking else ChatView(transcript=self._empty(reader))
 
     def reading(self, reader: Reader) -> str:
-        """The line that says how many documents are read; "" if most are."""
+        """Return the line with the number of files read; "" unless an ingestion adds most of the documents."""
         read = self._desk.documents_read()
         return render("chat/reading.html", language=reader.language, read=read) if read and read.is_most else ""
 

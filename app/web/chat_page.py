@@ -104,8 +104,8 @@ class HandoffPart:
         self._mark = gr.Textbox(visible="hidden", elem_id="wd-handoff-mark", label="What the line shows")
 
     def connect(self, open_id: Any, transcript: Any, shown: list[Any], verdict: Any, foot: Any) -> None:
-        """Wire the events. shown: the page's parts, which `_updates` draws. verdict: the event of a rating. foot: its
-        script asks for a look at times.
+        """Wire the events. shown: the page's parts, which `_updates` draws. verdict: the event of a rating. foot: the
+        part whose script sometimes triggers an update.
         """
         parts = [self._html, self._timer, self._mark]
 
@@ -114,7 +114,7 @@ class HandoffPart:
 
         def news(conversation_id: str, mark: str, reader: Reader) -> HandoffLine | None:
             """Return the line if it has changed."""
-            with suppress(DeskError):  # without the database there are no news; the next look may have some
+            with suppress(DeskError):  # the database is away: the next poll may succeed
                 line = self._view.line(conversation_id, reader)
                 return line if line.mark != mark else None
             return None
@@ -124,7 +124,7 @@ class HandoffPart:
             return (gr.skip(),) * len(parts) if line is None else drawn(line)
 
         def judged(conversation_id: str, mark: str, request: gr.Request) -> tuple[Any, ...]:
-            with suppress(DeskError):  # the rating's own event, a moment before, shows the error
+            with suppress(DeskError):  # the event that stored the rating has shown the error
                 self._view.judged(conversation_id, _reader(request))
             return refreshed(conversation_id, mark, request)
 
@@ -158,7 +158,7 @@ def build_chat(desk: Service, limits: QuestionLimits, settings: Settings) -> gr.
         return gr.HTML("", elem_id=name, js_on_load=script, apply_default_css=False)
 
     def read(reader: Reader) -> tuple[Any, ...]:
-        """Return the line of documents that are being read. The page looks for news only while there is one."""
+        """Return the line about documents being read. The page polls only while the line has a text."""
         line = flow.reading(reader)
         return line, gr.Timer(active=bool(line))
 

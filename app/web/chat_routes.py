@@ -132,7 +132,7 @@ class HandoffView:
         return HandoffLine(conversation_id=conversation_id, html=html, live=live, mark=mark)
 
     def act(self, act: str, conversation_id: str, email: str, reader: Reader) -> HandoffLine:
-        """Do a button's action: "ask" for an agent, with an e-mail address outside of office hours, or "end" the
+        """Run a button's action: "ask" for an agent, with an e-mail address outside of office hours, or "end" the
         hand-off.
         """
         try:
@@ -215,7 +215,7 @@ class _Views:
 
     @property
     def answer(self) -> None:
-        return None  # the last view has it
+        return None  # the last view contains the answer
 
     def cancel(self) -> None:
         self._flow.stop(self._reader)
@@ -310,7 +310,7 @@ def _reader(request: Request, session: str) -> Reader:
     return Reader(
         owner=caller.owner,
         user=caller.user,
-        session=f"{caller.owner} {session}",  # no caller ends another one's answer
+        session=f"{caller.owner} {session}",  # no caller can end another caller's answer
         address=address_of(request),
         language=page_language(request.headers),
     )

@@ -1,8 +1,8 @@
 """The second socket of a server, for commands while it runs.
 
-`warmdesk ingest`, `ask` and others use a Unix socket in the data folder that only the server's user can open, who could
-change the data folder anyway. Out of scope: systems without Unix sockets, and data folders with a path
-too long for one; there the server must be stopped before commands change documents.
+`warmdesk ingest`, `ask` and others use a Unix socket in the data folder. Only the server's user can open it, and this
+user could change the data folder anyway. Out of scope: systems without Unix sockets, and data folders whose path is too
+long for a socket. There the server must be stopped before commands change documents.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """Limits on the number of connections, and on the time that clients may delay them.
 
-A client that sends nothing, sends slowly or does not read occupies a connection that others need. Such a connection is
-closed after a while, and at once if a new one needs its place. Out of scope: limits on requests (`pacing`).
+A client that sends nothing, sends slowly or does not read occupies a connection that others need. Its connection is
+closed after a time limit, or at once if a new connection needs its place. Out of scope: limits on requests (`pacing`).
 """
 
 import asyncio
@@ -14,11 +14,11 @@ from starlette.types import Scope
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MOST: Final = 512
-"""Maximum connections. Idle ones of browsers end after five seconds."""
+"""Maximum connections. Browsers' idle connections are closed after five seconds."""
 HEAD_S: Final = 15.0  # seconds for a request's first line and headers
 STALLED_S: Final = 30.0  # seconds for reading some of the response, and for a body before its speed counts
 SLOWEST_BODY: Final = 10_000  # minimum bytes per second of a body after that
-LOOKED_AT: Final = 32  # number of connections among which one is chosen to be ended
+LOOKED_AT: Final = 32  # sample size: one of these connections is closed
 LOOK_S: Final = 5.0  # seconds between two checks of all connections
 _HELD = "connection held"
 

@@ -1,7 +1,7 @@
 """The two dashboards, of customers' conversations and of the engine, with charts over time as SVG paths. They change
 nothing; admin.js draws them again when something has changed.
 
-The time range stands in the address. All charts share one time axis. Times without a measurement stay empty. A chart is
+The URL contains the time range. All charts share one time axis. Times without a measurement stay empty. A chart has
 100 x 100 units, and the page stretches it. Out of scope: counting (`app.storage.statistics`), colours
 (`static/admin.css`).
 """
@@ -95,7 +95,7 @@ class Axis:
 
     @classmethod
     def ending(cls, now: datetime, name: str) -> "Axis":
-        """Return the axis of the latest `name` of time, or of a day for an unknown name, in whole steps."""
+        """Return the axis up to `now`, in whole steps. name: a key of RANGES; an unknown name means "day"."""
         name = name if name in RANGES else "day"
         chosen = RANGES[name]
         step_s = chosen.step.total_seconds()
@@ -122,7 +122,7 @@ class Axis:
 
 
 def outcomes(axis: Axis, spans: Sequence[UsageSpan]) -> Chart:
-    """Return how questions ended. spans: drawn if within the axis."""
+    """Return the chart of the outcomes of questions. spans: drawn if within the axis."""
     ended = {step: [span.answers.get(name, 0) for name, _ in OUTCOMES] for step, span in _placed(axis, spans).items()}
     return _bars(gettext("How questions ended"), axis, OUTCOMES, ended)
 
@@ -208,7 +208,7 @@ def _round_up(value: float) -> float:
 
 
 Drawing: TypeAlias = Callable[[Axis, Sequence[UsageSpan], bool], list[Chart]]
-Numbers: TypeAlias = Callable[[datetime, datetime], dict[str, Any]]  # of a period, by the name in the template
+Numbers: TypeAlias = Callable[[datetime, datetime], dict[str, Any]]  # figures of a period, by name in the template
 ChosenRange = Annotated[Id, Query(alias="range")]
 
 

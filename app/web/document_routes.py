@@ -1,8 +1,8 @@
-"""Documents: the admin's pages and their routes, synchronised folders, and the files of an answer's sources for its
+"""Documents: the admins' pages and routes, synchronised folders, and downloads of an answer's source files for its
 visitor. The guard lets only admins use the admin routes.
 
-An uploaded file is stored in the data folder under its own name; a second one of the same name and collection replaces
-it. Long work is answered as a stream of events, one JSON object per line: {stage, done, total} while it runs, then
+An uploaded file is stored in the data folder under its own name. A later file with the same name and collection
+replaces it. Long work is reported as a stream of JSON objects, one per line: {stage, done, total} while it runs, then
 {result} or {error}.
 """
 
@@ -48,7 +48,7 @@ class ClientLeft(Exception):
 
 
 class Events(StreamingResponse):
-    """Lines of JSON, and a sign that the client has them all or has disconnected."""
+    """Lines of JSON. has_left: set when the client has received all of them, or has disconnected."""
 
     def __init__(self, lines: Iterator[str], has_left: threading.Event) -> None:
         super().__init__(lines, media_type="application/x-ndjson")
@@ -57,11 +57,11 @@ class Events(StreamingResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
-        finally:  # the lines of a client that disconnects are closed only by a garbage collection
+        finally:  # if the client disconnects, only a garbage collection closes the lines
             self._has_left.set()
 
 
-MOST_WAITING = 1000  # reports of progress that a client has not read; further ones are left out
+MOST_WAITING = 1000  # maximum progress reports that a client has not read; more are dropped
 
 
 def events(
@@ -184,7 +184,7 @@ def add_document_routes(app: FastAPI, desk: Service, record: Record) -> None:
 
     @app.get("/admin/documents")
     def page(request: Request, collection: Line | None = None, q: Line = "", page: int = 1) -> HTMLResponse:
-        # With the libraries of all formats, 30 MB, which a server without visitors of this page does not need.
+        # This imports the libraries of all formats (30 MB), which only this page needs.
         from retrieval.loaders.load import FORMATS, SUPPORTED
 
         documents = desk.documents()

@@ -32,9 +32,9 @@ EVENTS_A_SECOND: Final = 4
 EVENTS_IN_A_ROW: Final = 60
 """Maximum burst of events of one visitor. During a hand-off, a page polls every two seconds."""
 MOST_UNREAD: Final = 20  # maximum events of a visitor that are running, or whose results are unread
-MOST_UNHEARD: Final = 8  # maximum of these for pages that are not reading now
+MOST_UNHEARD: Final = 8  # maximum such events of pages without an open stream
 MOST_PAGES: Final = 10  # maximum pages of a visitor with such events
-UNHEARD_S: Final = 10.0  # seconds after which a page is dropped that does not read its results
+UNHEARD_S: Final = 10.0  # seconds after which a page that reads no results is dropped
 FRAME_BYTES: Final = 16 << 10  # bytes of an event's body in addition to its longest text
 BYTES_A_CHAR: Final = 6  # maximum, in JSON
 
@@ -46,8 +46,8 @@ _Said = str | int | float | bool | None
 
 
 class PageEvent(BaseModel, strict=True):
-    """An event of a page. session_hash: the page's. fn_index: number of the event. data: its inputs. event_data: the
-    script's data about the event. trigger_id: the component.
+    """An event of a page. session_hash: id of the page. fn_index: number of the event. data: its inputs. event_data:
+    the script's data about the event. trigger_id: the component.
     """
 
     session_hash: _Name
@@ -110,7 +110,7 @@ class EventGate:
             return
         wait_s = self._visitors.wait_s(owner) or self._addresses.wait_s(address)
         if wait_s := wait_s or self._full_s(owner, address, event.session_hash):
-            with held(request.scope):  # the refusal is late, as all refusals of that kind (`pacing`)
+            with held(request.scope):  # refusals are delayed: see `pacing`
                 await asyncio.sleep(REFUSED_S)
             await too_often(request, wait_s)(request.scope, request.receive, send)
             return
@@ -146,7 +146,7 @@ class EventGate:
             self._forget_unheard(name, page)
 
     def _full_s(self, owner: str, address: str, name: str) -> float:
-        """Return 0, or the seconds after which another event of a page may be accepted."""
+        """Return the seconds to wait before the next event of a page; 0 if it is accepted now."""
         own = {one for one, page in self._pages.items() if page.owner == owner}
         unheard = {one for one, page in self._pages.items() if page.address == address and not page.streams}
         unread = self._kept.unread
@@ -159,7 +159,7 @@ class EventGate:
         return UNHEARD_S if is_full else 0
 
     def _forget_unheard(self, name: str, page: _Page) -> None:
-        """Remove a page that does not read its events for a while."""
+        """Remove a page after `UNHEARD_S` seconds if nothing reads its events."""
         if self._pages.get(name) is page and not page.streams and page.ending is None:
             page.ending = asyncio.get_running_loop().call_later(UNHEARD_S, self._forget, name, page)
 
@@ -206,7 +206,7 @@ class _Kept:
             self._blocks._queue.pending_messages_per_session[name].put_nowait(end)
 
     def is_dropped(self, name: str) -> bool:
-        """Return whether a reader left. Gradio then drops the events of the page's other readers, which fail."""
+        """Return whether a reader left. Gradio then drops the events of the page, so its other readers fail."""
         return name not in self._blocks._queue.pending_messages_per_session
 
     def drop(self, name: str) -> None:

@@ -59,14 +59,14 @@ class Site:
         return self._hosts is None or host_name(request.headers.get("host", "")) in self._hosts
 
     def takes_from(self, request: Request) -> bool:
-        """Return whether a request that changes data comes from one of our pages, or from no page."""
+        """Return whether a request that changes data comes from one of our pages or from a program without a page."""
         origin = request.headers.get("origin")
         if origin is None or origin.lower() == self._origin:
             return True
         return origin.partition("://")[2].lower() == request.headers.get("host", "").lower()
 
     def is_called(self, host: str) -> bool:
-        """Return whether a host name is the public address. A proxy forwards the browser's."""
+        """Return whether a host name is the public address. A proxy forwards the browser's host name."""
         return self._origin is not None and host.strip().lower() == self._origin.partition("://")[2]
 
     def is_secure(self, request: Request) -> bool:
@@ -160,13 +160,13 @@ class Guard:
         if self._widget_origins and scope["path"] == SCRIPT:
             headers["cross-origin-resource-policy"] = "cross-origin"
         if self._widget_origins and scope["path"] == PAGE:
-            del headers["x-frame-options"]  # it has no list of origins, and would forbid what the policy allows
+            del headers["x-frame-options"]  # it cannot list origins, and would forbid those of the policy
             headers["content-security-policy"] = _WIDGET_CSP + " ".join(self._widget_origins)
         send = at_start(send, lambda sent, _: _secure(sent, headers))
         try:
             refusal = self._refused_unread(request)
             is_look = scope["path"] in (ALIVE, READY) and request.method in ("GET", "HEAD")
-            if refusal is None and is_look:  # for all callers, at once, however many wait
+            if refusal is None and is_look:  # health checks: no limits for any caller
                 await self._app(scope, receive, send)
                 return
             refusal = refusal or await self._refused_by_rule(request)
@@ -197,7 +197,7 @@ class Guard:
         await self._app(scope, receive, send)
 
     def _drop_foreign_names(self, request: Request) -> None:
-        """Remove headers with a foreign host name. Gradio trusts them, and puts the name into its page."""
+        """Remove headers with a foreign host name. Gradio trusts such headers, and puts the name into its page."""
         headers = MutableHeaders(scope=request.scope)
         del headers["x-gradio-server"]
         if not self._site.is_called(headers.get("x-forwarded-host", "")):
@@ -252,7 +252,7 @@ class Guard:
         return self._identity.visitor(VISITOR.read(request, self._site))
 
     def _handed_over(self, request: Request) -> Response:
-        """A company's site signs the visitor in: set the session's cookie, and remove the token from the URL."""
+        """Sign in a visitor whom a company's site sends: set the session's cookie, remove the token from the URL."""
         try:
             linked = self._identity.linked(request.query_params[visitors.PARAMETER])
         except DeskError as error:

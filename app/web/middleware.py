@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.domain.progress import in_own_thread
 from app.web.rendering import page_language, render
 
-if TYPE_CHECKING:  # the server answers before it is imported
+if TYPE_CHECKING:  # FastAPI is imported later: the server answers before that
     from fastapi import FastAPI
 
 
@@ -116,7 +116,7 @@ class Opening:
         self._listening = threading.Event()
 
     def watch(self, missing: Callable[[], Sequence[str]], awaited: Callable[[], str]) -> None:
-        """missing: parts that are not there yet. awaited: what the start waits for."""
+        """Set two functions. missing: returns the parts that are not ready. awaited: returns the step in progress."""
         self._readiness, self._awaited = ReadyAnswer(missing), awaited
 
     def open(self, app: "FastAPI") -> None:
@@ -156,7 +156,7 @@ class Opening:
     async def _start(self, app: "FastAPI") -> None:
         started: asyncio.Future[None] = self._loop.create_future()
 
-        async def live() -> None:  # what an application starts must end in the same task
+        async def live() -> None:  # a lifespan must begin and end in the same task
             async with app.router.lifespan_context(app):
                 self._app = app
                 started.set_result(None)

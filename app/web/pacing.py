@@ -1,7 +1,7 @@
 """Limits on the number of requests.
 
-A visitor or an address with too many requests waits, and is refused only if the limit still applies after that.
-Refusals also cost time, and clients mostly repeat at once, so they are delayed. Out of scope: connections
+A request above the limit of its visitor or IP address waits. It is refused if it is still above the limit then.
+Refusals also cost time, and clients mostly retry at once, so refusals are delayed. Out of scope: connections
 (`connections`); questions (`app.access.limits`); programs, which have their own limits; signed-in users.
 """
 
@@ -21,11 +21,11 @@ A_SECOND: Final = 10  # mean requests per second of a visitor
 IN_A_ROW: Final = 150
 """Maximum burst of a visitor's requests. A page with its scripts needs about seventy, once per browser."""
 BROWSERS_AT_AN_ADDRESS: Final = 10
-"""An address has this many times a visitor's limit, because in an office many open the page, and few ask."""
+"""The limit of an IP address is this many times a visitor's limit: in an office many open the page, and few ask."""
 FAILED: Final = 10  # an error response counts as this many requests: our pages cause few
 PAGES: Final = frozenset({"/", "/config"})
 """Paths whose response is computed for each request, which takes ten times as long as sending a file."""
-PAGE: Final = 10  # a request for one of them counts as this many
+PAGE: Final = 10  # a request for one of PAGES counts as this many
 AT_ONCE: Final = 8
 """Maximum concurrent requests of a visitor; more wait. A browser sends six."""
 REFUSED_S: Final = 2.0  # seconds that a request waits before it is refused
@@ -42,7 +42,7 @@ class Pacing:
 
     @asynccontextmanager
     async def turn(self, request: Request) -> AsyncIterator[float]:
-        """Answer a request in this block. Yields 0, or the seconds until a retry; the request must then be refused."""
+        """Answer a request in this block. Yields 0 if it is accepted; if refused, the seconds until a retry."""
         if not _is_paced(request):
             yield 0
             return

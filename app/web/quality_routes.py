@@ -63,7 +63,7 @@ def add_quality_routes(app: FastAPI, desk: Service, transcripts: Transcripts, re
     ) -> Response:
         caller = caller_of(request)
         found = transcripts.drafted(message, "" if caller.reads_all else caller.name) if message else None
-        if found is None and message and not caller.reads_all:  # it may be in any conversation
+        if found is None and message and not caller.reads_all:  # the message may be in any conversation
             return refused(request, 403, translatable("Your account may not do that."), "forbidden")
         pairs = desk.quality.faq()
         asked = FaqDraft(question=question, answer="", wordings=tuple(wording or ()))
@@ -126,7 +126,7 @@ def add_quality_routes(app: FastAPI, desk: Service, transcripts: Transcripts, re
         if question.strip():
             try:
                 found = desk.quality.explain(question)
-                # what the customer would read if the model only quotes
+                # the text that the customer would read if the model only quotes
                 whole = BETWEEN.join(dict.fromkeys(part for part in (found.says, suggestion(found)) if part))
             except DeskError as error:
                 problem = str(error)
@@ -195,7 +195,7 @@ def add_queue_routes(app: FastAPI, desk: Service, transcripts: Transcripts, queu
 
     def done(request: Request, number: int, action: str, work: Callable[[str], None]) -> Response:
         def then_case() -> dict[str, Any]:
-            queue.case(number, reader(request))  # raises for a case that this agent may not see
+            queue.case(number, reader(request))  # raises DeskError if this agent may not see the case
             work(caller_of(request).name)
             audit.record(caller_of(request).name, f"handoff-{action}", str(number))
             return parts(request, queue.case(number))

@@ -1,7 +1,7 @@
 """The pages' HTML: templates in the reader's language, answers, sources and errors.
 
-Every value in a template is escaped. Own texts of templates are in _("..."), where a % is written %%; a text in a
-variable is `translated(text)`. An answer is rendered as harmless HTML with a little Markdown: paragraphs, line breaks,
+Every value in a template is escaped. Templates have their own texts in _("..."), where a % is written %%, and texts of
+variables in `translated(text)`. An answer is rendered as safe HTML with a little Markdown: paragraphs, line breaks,
 lists, **bold**, *italic*, `code`; headings become bold lines. Raw HTML, images, links, tables and LaTeX stay text. Only
 the contacts of the settings become links, and only in Warmdesk's own text (`linked`). Customers see a text for the
 error's code. Warmdesk's own error texts name settings, commands and files, and are only logged.
@@ -46,7 +46,7 @@ _EMPHASIS = (
 
 
 def without_controls(text: str) -> str:
-    """Return the text without control characters. With bidirectional ones a passage could reorder nearby text."""
+    """Return the text without control characters. Bidirectional ones in a passage could reorder nearby text."""
     return _CONTROL.sub("", text)
 
 
@@ -58,7 +58,7 @@ def answer_html(text: str) -> Markup:
 
 
 def lookup_html(text: str, links: Sequence[str]) -> Markup:
-    """Return the HTML of what a look-up says: plain text, with its checked links."""
+    """Return the HTML of a look-up's text: plain text, with its checked links."""
     lines = Markup("<br>").join(without_controls(text).splitlines())
     return linked(Markup('<p dir="auto">%s</p>') % lines, {link: link for link in links})
 
@@ -114,7 +114,7 @@ def _emphasis(state: StateInline, silent: bool) -> bool:
 
 
 def _set_up_blocks(state: StateCore) -> None:
-    """Give each block its own direction of writing; lists look the same with and without empty lines."""
+    """Set the writing direction of each block; make lists look the same with and without empty lines."""
     hide = False
     for before, token in zip([None, *state.tokens], state.tokens, strict=False):
         if token.type in ("paragraph_open", "list_item_open"):
@@ -132,7 +132,7 @@ STATIC_FOLDER = Path(__file__).parent / "static"
 
 
 def page_language(headers: Mapping[str, str]) -> str:
-    """Return the language of a page, from a request's header Accept-Language; English if it names none of ours."""
+    """Return the language of a page, from a request's header Accept-Language; English if we support none of them."""
     wanted = _by_preference(headers.get("accept-language", "").lower())
     return negotiate_locale(wanted, list(LANGUAGES), sep="-") or ENGLISH
 
@@ -238,7 +238,7 @@ _OF_DOCUMENTS = {
 
 
 def error_words(error: Exception) -> str:
-    """Return one English line, which has a translation."""
+    """Return one English line for customers, which the catalogues translate."""
     if not isinstance(error, DeskError):
         return UNEXPECTED
     return UNAVAILABLE if error.is_of_database else _ERROR_WORDS.get(error.code, UNEXPECTED)
@@ -263,7 +263,7 @@ class Source:
 
     @property
     def has_file(self) -> bool:
-        """Return whether customers may get its file. The FAQ's file also contains other questions."""
+        """Return whether customers may get the document's file. The FAQ's file also contains other questions."""
         return PurePath(self.citation.document).name != FAQ_FILE
 
     @property
@@ -271,7 +271,7 @@ class Source:
         """The passage, with the quoted text in <mark>."""
         text = without_controls(self.citation.quote)
         if len(text) != len(self.citation.quote):
-            return escape(text)  # the places of the marks are unknown
+            return escape(text)  # the positions of the marks are wrong now
         html, at = Markup(), 0
         for start, end in _joined(self.citation.marks, len(text)):
             html += escape(text[at:start]) + Markup("<mark>%s</mark>") % text[start:end]
@@ -373,7 +373,7 @@ def _printable(value: object) -> object:
 
 
 def day(moment: datetime, now: datetime) -> str:
-    """Return the group of a conversation in the list, by days of the server's time zone, as charts have them."""
+    """Return the group of a conversation in the list, by days of the server's time zone, as in the charts."""
     today, then = (words.utc(one).astimezone().date() for one in (now, moment))
     days = (today - then).days
     if days <= 1:

@@ -1,7 +1,7 @@
 """`warmdesk serve`: listens on a socket, opens the desk on another thread, and serves until Ctrl-C or SIGTERM.
 
-A desk takes seconds to import and to load (`opening`). The server listens before that and answers that it is starting,
-so this file and what it imports need no large library.
+Importing and loading a desk takes seconds (`opening`). The server listens before that and answers that it is starting,
+so this file and its imports need no large library.
 """
 
 import asyncio
@@ -34,8 +34,8 @@ T = TypeVar("T")
 
 GRACE_S = 1  # seconds for open connections when the server stops; answers have ended by then
 ACCEPTED_AT_ONCE = 16
-"""Connections accepted before other work goes on: asyncio would accept all that wait, hundreds in a flood."""
-WAITING = 2048  # connections that the system keeps until they are accepted
+"""Connections accepted before other work continues. Without a limit asyncio would accept all, hundreds in a flood."""
+WAITING = 2048  # maximum connections that wait in the operating system
 HEADER = "x-request-id"
 _requests = logging.getLogger("app.web.request_log")  # the name that operators know from their logs
 _SANE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,99}")
@@ -91,7 +91,7 @@ class DeskServer(uvicorn.Server):
             RequestLog(application),
             http=BoundedConnection,
             ws="none",
-            log_config=None,  # as all other loggers
+            log_config=None,  # use Warmdesk's own configuration
             log_level="error",  # its warnings contain bytes of invalid requests
             access_log=False,
             server_header=False,
@@ -105,7 +105,7 @@ class DeskServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for listener in sockets or []:
-            listener.listen(WAITING)  # asyncio has one number for both
+            listener.listen(WAITING)  # asyncio uses ACCEPTED_AT_ONCE for this as well
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await asyncio.wrap_future(in_own_thread(self.end_answers))
@@ -142,7 +142,7 @@ def serve(settings: Settings, open_desk: Callable[[Start], None]) -> None:
     """Listen, open the desk, serve; called by the main thread. open_desk: called on another thread. Raises DeskError if
     the port is in use, and the errors of `open_desk`.
     """
-    # As Ctrl-C: uvicorn stops and raises the signal again, whose default action would end us with the engine open.
+    # Handle SIGTERM as Ctrl-C: uvicorn raises the signal again, which would kill the process with an open engine.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     listener = bind(settings.host, settings.port)
     port = listener.getsockname()[1]
@@ -155,7 +155,7 @@ def serve(settings: Settings, open_desk: Callable[[Start], None]) -> None:
     def run() -> None:
         try:
             open_desk(start)
-        except BaseException as error:  # it ends the command, not only this thread
+        except BaseException as error:  # the error must end the command, not only this thread
             failures.append(error)
             server.should_exit = True
 
@@ -169,8 +169,8 @@ def serve(settings: Settings, open_desk: Callable[[Start], None]) -> None:
 
 def bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Named as TCP, or asyncio leaves Nagle's algorithm on: the second part of an answer then waits 40 ms for the
-    # reader's delayed acknowledgement of the first.
+    # If the protocol is not named, asyncio leaves Nagle's algorithm on. Then the second part of an answer waits 40 ms
+    # for the client's delayed acknowledgement of the first part.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

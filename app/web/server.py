@@ -40,7 +40,7 @@ from app.web.settings_routes import add_settings_routes
 
 STATIC = ("desk.css", "admin.css", "admin.js", "documents.js", "queue.js", "api.js", "events.js", "quality.js")
 """Static files, each served under its name."""
-_MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript"}  # a machine's own table may say something else
+_MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript"}  # the operating system's own table may differ
 MAX_BODY, MAX_UPLOAD = 1 << 20, 21 << 20
 UPLOADS = ("/admin/documents/upload", "/v1/documents")  # paths whose body may be as large as a document
 
@@ -126,7 +126,7 @@ def _add_api(app: FastAPI, desk: Service, settings: Settings) -> None:
         return FileResponse(settings.desk_logo or STATIC_FOLDER / "favicon.svg")
 
     @app.get(ALIVE)
-    async def healthz() -> JSONResponse:  # needs no thread, of which none may be free
+    async def healthz() -> JSONResponse:  # async: needs no thread, as all may be busy
         return JSONResponse({"status": "ok"})
 
     readiness = ReadyAnswer(desk.missing)
@@ -154,10 +154,10 @@ def brand_css(settings: Settings) -> str:
 
 
 def _mount_chat(app: FastAPI, desk: Service, limits: QuestionLimits, settings: Settings, css: str) -> None:
-    # Gradio reads these when it is imported, and importing takes seconds: hence here and not above.
+    # Gradio reads these variables at import. It is imported here, because importing takes seconds.
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["GRADIO_ANALYTICS_MAX_EVENTS"] = "1"
-    os.environ["GRADIO_ANALYTICS_CACHE_FREQUENCY"] = str(10**9)  # else each event makes a table of all
+    os.environ["GRADIO_ANALYTICS_CACHE_FREQUENCY"] = str(10**9)  # else each event makes a table of all events
     os.environ["GRADIO_TEMP_DIR"] = str(settings.pages_folder)
     shutil.rmtree(settings.pages_folder, ignore_errors=True)
     with without_stubs():
@@ -191,8 +191,8 @@ def _mount_chat(app: FastAPI, desk: Service, limits: QuestionLimits, settings: S
 
 @contextmanager
 def without_stubs() -> Iterator[None]:
-    """Keep Gradio from writing its .pyi files anew when it is imported, which takes two fifths of the time. It writes
-    none for a class without a file.
+    """Keep Gradio from rewriting its .pyi files at import, which takes two fifths of the import time. It writes no
+    .pyi file for a class without a source file.
     """
     file_of = inspect.getfile
 
@@ -210,8 +210,8 @@ def without_stubs() -> Iterator[None]:
 
 @contextmanager
 def _not_served_yet() -> Iterator[None]:
-    """Keep Gradio from making an application of the page while it is built. It would make two or three, of a hundred
-    routes each, and another one when the page is mounted, which takes half of the page's start-up time.
+    """Keep Gradio from making applications while the page is built. It would make two or three, of a hundred routes
+    each, which takes half of the page's start-up time. Mounting the page makes the one that is used.
     """
     from gradio.routes import App
 

@@ -30,7 +30,7 @@ SettingsForm = Literal["line", "text", "list", "table", "choice", "secret"]
 field, and never shown.
 """
 HIDDEN = "database_url"
-"""Not on the page. It contains a password and names the place of all data."""
+"""The setting that is not on the page. It contains a password and names the place of all data."""
 EDITABLE = frozenset(
     {
         *("context_tokens", "first_token_seconds", "send_cache_salt", "send_prompt_cache_key"),
@@ -86,7 +86,7 @@ class SettingRow:
 def setting_rows(
     settings: Settings, at_start: Settings, file: SettingsFile, environ: Mapping[str, str]
 ) -> list[SettingRow]:
-    """Return all settings but HIDDEN. at_start: content of the file when the server started. Raises DeskError."""
+    """Return all settings except HIDDEN. at_start: content of the file when the server started. Raises DeskError."""
     written, found = file.settings(), []
     for key, field in Settings.model_fields.items():
         if key == HIDDEN:
@@ -112,7 +112,7 @@ def setting_rows(
             form="choice" if choices else form_of(key, field),
             choices=choices,
             is_open=is_open,
-            is_set=value not in (None, {}),  # a table without a row
+            is_set=value not in (None, {}),  # {}: an empty table
         )
         found.append(row)
     return found

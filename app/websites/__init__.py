@@ -1,1 +1,1 @@
-"""Reading websites: safe requests, robots.txt, sitemaps, the pages of a site and what is said about each."""
+"""Reading websites: safe requests, robots.txt, sitemaps, the pages of a site and the outcome of each page."""

@@ -1,8 +1,8 @@
-"""One run over a website: from its first page and its sitemaps from link to link, within its folder and the limits.
+"""One run over a website: it follows links from the first page and the sitemaps, within the folder and the limits.
 
-Pages that are documents already are requested first, with conditions, so that unchanged ones are not sent again. A run
-that was stopped is continued (`mirror`). Each address is counted under one reason. Out of scope: which pages
-become documents (`selecting`), storing and removing documents.
+Pages that are already documents come first, with conditional requests, so that unchanged pages are not sent again. An
+interrupted run is continued (`mirror`). Each address is counted under one reason. Out of scope: the choice of pages
+that become documents (`selecting`), storing and removing documents.
 """
 
 import secrets
@@ -102,7 +102,7 @@ class Crawl:
         self._queue = deque[tuple[str, int, int]]()  # key, links from the first page, redirects before it
 
     def run(self) -> SiteRead:
-        """Read the site. Raises DeskError if nothing can be said about its pages, and what `progress` raises."""
+        """Read the site. Raises DeskError if it cannot be read, and the errors of `progress`."""
         self._run = self._mirror.begin(self._now)
         first = self._start()
         self._first = first
@@ -129,7 +129,7 @@ class Crawl:
         return self._now.date()
 
     def _start(self) -> Reply:
-        """Ask for the first page, and adopt the host to which the site has moved its pages. Raises DeskError."""
+        """Request the first page. If the site has moved to another host, use that host. Raises DeskError."""
         url = key_of(self._source)
         try:
             self._obey(url)
@@ -165,7 +165,7 @@ class Crawl:
         self._fetcher.pause_s = max(self._fetcher.pause_s, self._robots.delay_s)
 
     def _probe(self) -> NotFoundPage | None:
-        """Ask for an address that cannot exist, and return the page if the site says 200."""
+        """Request an address that cannot exist. Return the page if the site sends one with status 200."""
         path = f"{self._scope.folder}warmdesk-{secrets.token_hex(8)}"
         url = origin_of(self._first.url) + path
         try:
@@ -177,7 +177,7 @@ class Crawl:
             return None
 
     def _add(self, link: str, base: str, depth: int, hops: int, *, is_listed: bool = False) -> None:
-        """Put an address in the queue, or note why it is not read."""
+        """Add an address to the queue, or note the reason not to read it."""
         try:
             key = self._scope.key(link, base)
         except ValueError:  # not a web page: mailto:, tel:
@@ -208,7 +208,7 @@ class Crawl:
             self._queue.append((key, depth, hops))
 
     def _visit_all(self) -> bool:
-        """Visit what is in the queue. Return whether there was time for it."""
+        """Visit the queued addresses. Return False if the time limit ended this."""
         done = blocked = 0
         began = self._clock()
         while self._queue and done < self._options.pages and (is_in_time := self._clock() - began < LONGEST_RUN_S):
@@ -242,7 +242,7 @@ class Crawl:
 
     def _visit(self, key: str) -> PageRecord:
         before = self._mirror.find(key)
-        if before is not None and before.run == self._run:  # of the same run, before it was ended
+        if before is not None and before.run == self._run:  # this run read it before it was interrupted
             return before
         record = self._asked(key, before)
         if record.outcome in _KEEPS_TEXT and before is not None:
@@ -326,6 +326,6 @@ def _charset(reply: Reply) -> str:
 
 
 def _validator(reply: Reply, name: str) -> str:
-    """Return a header to be sent back, "" if it cannot be."""
+    """Return a reply's header for the next conditional request; "" if it cannot be sent."""
     value = str(reply.headers.get(name, ""))
     return value if value.isascii() and value.isprintable() and len(value) <= 500 else ""

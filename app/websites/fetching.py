@@ -1,12 +1,11 @@
 """One GET at a time: to an address that was checked, within limits of time and size, with the site's pauses.
 
-No redirect is followed unseen, because each hop is an address to be checked. No cookie is kept, and no proxy is taken
-from the environment. The body is decompressed in small steps, so that a bomb stops at the limit.
+No redirect is followed automatically, because each target must be checked first. No cookie is stored, and proxies of
+the environment are ignored. The body is decompressed in small steps, so that a zip bomb stops at the limit.
 
-A website may lead to public addresses only, unless the operator allows more. Otherwise a page could make the server
-read its own network: a router, a cloud's metadata, a database. A name is resolved once; all of its addresses are
-checked, and the connection goes to one that was checked. So a name that resolves to another address later changes
-nothing.
+Only public addresses are requested, unless the operator allows more. Otherwise a page could make the server read its
+own network: a router, a cloud's metadata, a database. A name is resolved once. All of its addresses are checked, and
+the connection uses a checked address. So it does no harm if the name later resolves to another address.
 """
 
 import socket
@@ -33,7 +32,7 @@ _REFUSED = tuple(
         ip_network,
         (
             "168.63.129.16/32",  # metadata of a cloud
-            "192.88.99.0/24",  # 6to4: tunnels to other addresses, as are the next
+            "192.88.99.0/24",  # 6to4: tunnels to other addresses, like the next ones
             "2002::/16",
             "2001::/32",
             "64:ff9b:1::/48",
@@ -41,7 +40,7 @@ _REFUSED = tuple(
         ),
     )
 )
-"""Addresses that `is_global` takes for public."""
+"""Addresses that are not public, although `is_global` returns True for them."""
 _NAT64 = ip_network("64:ff9b::/96")  # networks without IPv4 reach public servers through it
 
 
@@ -54,7 +53,7 @@ class FetchFailed(Exception):
 
 
 def is_public(text: str) -> bool:
-    """Return whether an IP address belongs to the public internet, also as the end of a tunnel."""
+    """Return whether an IP address is public; for an IPv4 address within an IPv6 address, whether that one is."""
     try:
         address: IPv4Address | IPv6Address = ip_address(text.partition("%")[0])
     except ValueError:
@@ -113,7 +112,7 @@ _PIECE = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """A server's reply. body: decompressed; empty unless the status is 200. target: where a redirect leads, as it was
+    """A server's reply. body: decompressed; empty unless the status is 200. target: the target of a redirect, as it was
     sent.
     """
 
@@ -132,7 +131,7 @@ class Reply:
 
 
 class Fetcher(AbstractContextManager["Fetcher"]):
-    """Asks servers. Not safe for several threads."""
+    """Sends requests to servers. Not safe for several threads."""
 
     def __init__(
         self,
@@ -143,8 +142,8 @@ class Fetcher(AbstractContextManager["Fetcher"]):
         wait: Callable[[float], None] = time.sleep,
         pause_s: float = 1.0,
     ) -> None:
-        """agent: the name given to servers. headers: by host, a line "Name: value" that only this host gets. wait:
-        waits so many seconds, and may raise to end the run. pause_s: between two requests.
+        """agent: the name sent to servers. headers: by host, a line "Name: value" that only this host gets. wait:
+        waits a number of seconds, and may raise to end the run. pause_s: pause between two requests.
         """
         self._guard, self._agent, self._headers = guard, agent, dict(headers or {})
         self._wait, self.pause_s = wait, pause_s
@@ -159,8 +158,8 @@ class Fetcher(AbstractContextManager["Fetcher"]):
     def get(
         self, url: str, *, validators: Mapping[str, str] | None = None, most_bytes: int = MOST_BYTES, cuts: bool = False
     ) -> Reply:
-        """Ask for a page, again if the server is busy or does not respond. validators: headers of a conditional
-        request. cuts: a longer body is cut instead of refused. Raises FetchFailed.
+        """Request a page, and retry if the server is busy or does not respond. validators: headers of a conditional
+        request. cuts: a body above `most_bytes` is cut instead of refused. Raises FetchFailed.
         """
         for left in reversed(range(RETRIES + 1)):
             self._wait(max(0.0, self._last + self.pause_s - time.monotonic()))
@@ -178,7 +177,7 @@ class Fetcher(AbstractContextManager["Fetcher"]):
         raise AssertionError("the last try returns or raises")
 
     def is_private_literal(self, url: str) -> bool:
-        """Return whether the host is written as an address that may not be asked. No name is resolved."""
+        """Return whether the host is an IP address that must not be requested. No name is resolved."""
         host = httpx.URL(url).host
         try:
             return not (is_public(str(ip_address(host))) or self._guard.allow_private)
@@ -195,7 +194,7 @@ class Fetcher(AbstractContextManager["Fetcher"]):
         if line := self._headers.get(host):
             name, _, value = line.partition(":")
             headers[name.strip()] = value.strip()
-        # One transport a host: a connection to one host must not be used again for another one at the same address.
+        # One transport per host: a connection must not be reused for another host with the same address.
         if host not in self._transports:
             self._transports[host] = _transport()
         of_host = self._transports[host]
@@ -260,7 +259,7 @@ def _transport() -> httpx.HTTPTransport:
 
 @cache
 def _tls() -> ssl.SSLContext:
-    return httpx.create_ssl_context()  # a tenth of a second
+    return httpx.create_ssl_context()  # takes a tenth of a second
 
 
 def _in_time(pieces: Iterable[bytes], deadline: float) -> Iterator[bytes]:
@@ -294,7 +293,7 @@ def inflated(pieces: Iterable[bytes], encoding: str, most_bytes: int, *, cuts: b
 
 
 def _asked_wait(headers: httpx.Headers) -> float:
-    """Return the seconds that a busy server asks for, at most `LONGEST_WAIT_S`; 1 if it says nothing usable."""
+    """Return the seconds that a busy server asks for, at most `LONGEST_WAIT_S`; 1 if its header is not usable."""
     asked = headers.get("retry-after", "").strip()
     try:
         seconds = float(asked) if asked.isdigit() else (parsedate_to_datetime(asked) - utc_now()).total_seconds()

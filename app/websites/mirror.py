@@ -19,14 +19,14 @@ from pydantic import TypeAdapter, ValidationError
 from retrieval.documents import STORED, Block, stored
 
 _RESUMED_WITHIN = timedelta(hours=24)
-MOST_ABSENT = 2  # a page that so many complete runs in a row did not find is gone
+MOST_ABSENT = 2  # a page is gone if this many complete runs in a row did not find it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRecord:
     """The outcome of an address. run: the last run that requested it. outcome: a key of `PAGE_REASONS`.
-    blocks: its text, also the last known one of a page that cannot be read now. absent: complete runs in a row that did
-    not find it. target: where it redirects to. canonical: the address that it names as its own.
+    blocks: its text; for a page that cannot be read now, its last known text. absent: complete runs in a row that did
+    not find it. target: the target of its redirect. canonical: the address that the page names as its own.
     """
 
     url: str
@@ -52,14 +52,14 @@ _RECORD = TypeAdapter(PageRecord)
 
 
 class Mirror:
-    """The files of one website. folder: made when something is kept."""
+    """The files of one website. folder: created when the first file is stored."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._pages = folder, folder / "pages"
         self.documents = folder / "documents"
 
     def begin(self, now: datetime) -> str:
-        """Return the id of the run that was not completed, if it began less than a day ago, else a new one."""
+        """Return the id of the last incomplete run if it began less than a day ago, else a new id."""
         try:
             began = datetime.fromisoformat(json.loads((self._folder / "run.json").read_bytes()))
         except (OSError, ValueError, TypeError):
@@ -121,5 +121,5 @@ def _name(url: str) -> str:
 
 
 def site_folder(parent: Path, source: str) -> Path:
-    """Return where the files of a website are. parent: folder of all websites. source: its first address."""
+    """Return the folder of a website's files. parent: folder of all websites. source: the website's first address."""
     return parent / _name(source)

@@ -20,7 +20,7 @@ _MOST_SITEMAPS, _MOST_LEVELS, _MOST_URLS = 50, 3, 50_000
 
 
 def follow(fetcher: Fetcher, url: str, *, most_bytes: int, cuts: bool = False) -> Reply:
-    """Ask for a page and follow redirects, each through the guard. Raises FetchFailed."""
+    """Request a page and follow redirects; the guard checks each. Raises FetchFailed."""
     for _ in range(MOST_HOPS + 1):
         reply = fetcher.get(url, most_bytes=most_bytes, cuts=cuts)
         if not reply.target:
@@ -47,8 +47,8 @@ class Robots:
 
 
 def read_robots(fetcher: Fetcher, origin: str) -> Robots:
-    """Read the rules of a host. None there: everything is allowed. Raises FetchFailed if they cannot be known now, so
-    that nothing may be read.
+    """Read the rules of a host. If it has no robots.txt, everything is allowed. Raises FetchFailed if the rules cannot
+    be read now; then no page may be read.
     """
     reply = follow(fetcher, f"{origin}/robots.txt", most_bytes=_ROBOTS_BYTES, cuts=True)
     if reply.status >= 500 or reply.status == 429:
@@ -58,7 +58,7 @@ def read_robots(fetcher: Fetcher, origin: str) -> Robots:
 
 
 def sitemap_pages(fetcher: Fetcher, robots: Robots, origin: str) -> Iterator[str]:
-    """Yield the addresses in a site's sitemaps, as they are written. Those that cannot be read end without an error."""
+    """Yield the addresses in a site's sitemaps, as they are written. Unreadable sitemaps are skipped."""
     waiting = [(url, 1) for url in (*robots.rules.sitemaps, f"{origin}/sitemap.xml")]
     seen, number = set[str](), 0
     while waiting and len(seen) < _MOST_SITEMAPS and number < _MOST_URLS:
@@ -83,7 +83,7 @@ def sitemap_pages(fetcher: Fetcher, robots: Robots, origin: str) -> Iterator[str
 
 
 def _addresses(data: bytes) -> Iterable[tuple[bool, str]]:
-    """Yield (is it another sitemap, address) of a sitemap: XML, or one address on each line."""
+    """Yield the addresses in a sitemap (XML, or one per line), each after True if it is another sitemap, else False."""
     if not data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
         yield from ((False, line) for line in data.decode("utf-8", "replace").split() if "://" in line)
         return
@@ -93,10 +93,10 @@ def _addresses(data: bytes) -> Iterable[tuple[bool, str]]:
             parent = element.getparent()
             above = None if parent is None else parent.getparent()
             address = "".join(element.itertext()).strip()
-            if above is not None and (kind := etree.QName(parent).localname) in ("url", "sitemap"):  # not of a picture
+            if above is not None and (kind := etree.QName(parent).localname) in ("url", "sitemap"):  # not an image's
                 yield kind == "sitemap", address
             element.clear()
-            while above is not None and parent.getprevious() is not None:  # memory: those before are done
+            while above is not None and parent.getprevious() is not None:  # free memory of earlier elements
                 del above[0]
     except etree.XMLSyntaxError:
         return

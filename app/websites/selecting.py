@@ -1,8 +1,8 @@
-"""Which pages are help for customers, and not a login, a list of links or "not found" with status 200. Which of them
-become documents: each text once, without what most pages of the site have in common.
+"""Selects a website's pages that help customers: not a login, a list of links or "not found" with status 200. Turns
+them into documents: each text once, without the blocks that most pages of the site share.
 
-Of pages with the same text, the one that names itself as their address is chosen, else the one with the shortest
-address. A page that cannot be read now keeps its text. One that was not found in two complete runs has none any more.
+If several pages have the same text, a page that names its own address as canonical is chosen, else the page with the
+shortest address. A page that cannot be read now keeps its text. A page that two complete runs did not find is removed.
 """
 
 import re
@@ -28,7 +28,7 @@ _NOT_FOUND = re.compile(
     r"\b404\b|not found|no longer (here|available)|does not exist|introuvable|nicht gefunden|找不到|不存在", re.I
 )
 LOGIN = re.compile(r"[/._-](log[-_]?in|sign[-_]?in|sso|oauth2?|saml2?)\b", re.IGNORECASE)
-"""Matches addresses to which a page redirects people who have to log in."""
+"""Matches addresses of login pages, to which other pages redirect."""
 
 
 def block_key(block: Block) -> int:
@@ -39,7 +39,7 @@ def block_key(block: Block) -> int:
 
 @dataclass(frozen=True, slots=True)
 class NotFoundPage:
-    """The page that a site sends with status 200 for an address that cannot exist. path: the address's."""
+    """The page that a site sends with status 200 for an address that cannot exist. path: the path of that address."""
 
     path: str
     blocks: tuple[Block, ...]
@@ -49,7 +49,7 @@ class NotFoundPage:
         object.__setattr__(self, "keys", frozenset(map(block_key, self.blocks)))
 
     def is_like(self, page: WebPage, path: str) -> bool:
-        """Return whether a page is this one: the blocks that differ are equal except for the address in them."""
+        """Return whether a page is this "not found" page: the blocks that differ are similar without their paths."""
         others = frozenset(map(block_key, page.blocks))
         own = _text([block for block in page.blocks if block_key(block) not in self.keys], path)
         ours = _text([block for block in self.blocks if block_key(block) not in others], self.path)
@@ -80,14 +80,14 @@ def judge(page: WebPage, path: str, missing: NotFoundPage | None, *, is_start: b
 
 
 _FEW_PAGES = 10
-_COMMON = 0.6  # of the pages
+_COMMON = 0.6  # share of the pages that have a common block
 _ENDS_AT_ONCE = frozenset((READ, "redirect", "noindex", "links", "empty"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """files: one for each document, with its address. known: this website's documents until now. gone: documents to
-    delete. aliases: addresses whose text another page has. empty: pages without text of their own.
+    """files: one for each document, with its address. known: this website's documents before this run. gone: documents
+    to delete. aliases: addresses with the same text as a document. empty: pages without text of their own.
     """
 
     files: dict[Path, str]
@@ -141,8 +141,8 @@ def _common_blocks(mirror: Mirror, owners: Collection[str]) -> frozenset[int]:
 
 
 def _is_gone(one: PageRecord | None, refusal: str) -> bool:
-    """Return whether a document must go. one: its page, None if it was not asked for. refusal: why it no longer belongs
-    to the website, "" if it does.
+    """Return whether a document must be deleted. one: its page, None if it was not requested. refusal: the reason why
+    it no longer belongs to the website, "" if it does.
     """
     if refusal or one is None:
         return bool(refusal)
@@ -150,5 +150,5 @@ def _is_gone(one: PageRecord | None, refusal: str) -> bool:
 
 
 def text_hash(blocks: Iterable[Block]) -> str:
-    """Return a hash that pages of equal text share, whatever their white space."""
+    """Return a hash of a page's text that does not depend on white space and case."""
     return content_hash(b"".join(block_key(block).to_bytes(8, "big") for block in blocks))

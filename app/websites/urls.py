@@ -1,6 +1,6 @@
-"""Addresses of pages: one key for each, what belongs to a website, and addresses that look endless.
+"""Addresses of pages: one key per page, the limits of a website, and addresses that are generated without end.
 
-A key has no fragment, no tracking or session parameters, its parameters in order, and one way of writing a character.
+A key has no fragment and no tracking or session parameters. Its parameters are sorted, and characters have one form.
 """
 
 import re
@@ -29,7 +29,7 @@ _YEAR = re.compile(r"[?&/](?:year|y|date|month)[=/](\d{4,})|(?<!\d)(\d{4})[-/](?
 
 
 def key_of(text: str, base: str = "") -> str:
-    """Return the key of an address, which may be relative to `base`. Raises ValueError if it is none of a web page."""
+    """Return the key of an address, which may be relative to `base`. Raises ValueError if it is not a web page's."""
     text = re.sub(r"[\t\n\r]", "", text.strip())
     if len(text) > 4 * LONGEST_URL or "\\" in text:
         raise ValueError("too long, or a backslash in it")
@@ -64,7 +64,7 @@ def origin_of(key: str) -> str:
 
 
 def is_same_site(one: str, other: str) -> bool:
-    """Return whether two keys differ only by https or "www.": a site that moved so is still the same."""
+    """Return whether two keys are of one site. It may have moved from http to https, or added or dropped "www."."""
 
     def plain(key: str) -> str:
         return origin_of(key).partition("://")[2].removeprefix("www.")
@@ -74,8 +74,8 @@ def is_same_site(one: str, other: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The pages of a website: pages of its host, in the folder of its first page or fitting a pattern of `include`,
-    but none of `exclude`. Patterns are globs of path and query, for example "/blog/*".
+    """The pages of a website: pages of its host that are in the folder of its first page or match `include`, and that
+    do not match `exclude`. Patterns are globs of path and query, for example "/blog/*".
     """
 
     start: str  # a key
@@ -88,7 +88,7 @@ class Scope:
         return origin + key[len(origin_of(key)) :] if is_same_host(key, origin) else key
 
     def refusal(self, key: str, today: date) -> str:
-        """Return why a page is not read: a key of `PAGE_REASONS`; "" if it may be."""
+        """Return the reason not to read a page, a key of `PAGE_REASONS`; "" if it may be read."""
         if origin_of(key) != origin_of(self.start):
             return "outside"
         place = key[len(origin_of(key)) :]
@@ -120,7 +120,7 @@ def is_same_host(one: str, other: str) -> bool:
 
 
 def is_endless(place: str, today: date) -> bool:
-    """Return whether path and query look like those of a site that makes new addresses forever."""
+    """Return whether path and query look like one of endlessly many generated addresses, for example of a calendar."""
     path, _, query = place.partition("?")
     segments = [one for one in path.split("/") if one]
     if len(place) > LONGEST_URL or len(segments) > _MOST_SEGMENTS or query.count("&") >= _MOST_PARAMETERS:

@@ -1,4 +1,4 @@
-"""Websites among the synchronised folders: what of each is read."""
+"""Options of the websites among the synchronised folders."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,5 +8,5 @@ down_revision = "0001"
 
 
 def upgrade() -> None:
-    """Add the column of their options."""
+    """Add the column of the options."""
     op.add_column("synced_folders", sa.Column("site", sa.JSON(none_as_null=True), nullable=True))

@@ -1,4 +1,4 @@
-"""Look-ups: their part in an answer, the open ones, and their calls."""
+"""Look-ups: their fields of an answer, open look-ups, and calls."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = "0002"
 
 
 def upgrade() -> None:
-    """Add a column of messages and two tables."""
+    """Add a column to messages, and two tables."""
     op.add_column("messages", sa.Column("lookup", sa.JSON(none_as_null=True), nullable=True))
     op.create_table(
         "lookup_states",
