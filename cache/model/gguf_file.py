@@ -200,7 +200,7 @@ class Values:
 
     @property
     def positions(self) -> int:
-        """Number of positions at which a pass is exact. A window of all layers or LongRoPE's training length limit it."""
+        """Number of positions at which a pass is exact: limited by a window of all layers or LongRoPE's first range."""
         found = int(self["context_length"])
         found = min(found, self.trained_positions) if self.scaling == "longrope" else found
         return found if self.has_local_layers else min(found, self.get("attention.sliding_window") or found)
