@@ -28,8 +28,8 @@ typedef struct { uint16_t scale[BLOCK_ROWS], low[BLOCK_ROWS]; uint8_t nibbles[12
 typedef struct { uint16_t scale[BLOCK_ROWS], low[BLOCK_ROWS]; uint8_t nibbles[128], high[32]; } Block5;
 typedef struct { uint16_t scale[2][BLOCK_ROWS]; uint8_t nibbles[128], high[64]; } Block6;           /* a scale for 16 columns */
 typedef struct { uint16_t scale[BLOCK_ROWS]; int8_t numbers[256]; } Block8;
-/* Byte 32 * (quad % 4) + 4 * row + column % 4 of the nibbles has columns of `quad` (0 to 3) in its low half, and columns
-   of quad + 4 in its high half. Byte 4 * row + column % 4 of the high bits has bit `quad` (W5), or bits 2 * (quad % 4)
+/* Byte 32 * (quad % 4) + 4 * row + column % 4 of the nibbles has columns of `quad` (0 to 3) in its low half, columns of
+   quad + 4 in its high half. Byte 4 * row + column % 4 of the high bits has bit `quad` (W5), or bits 2 * (quad % 4)
    and the next, in the first or second 32 bytes (W6). Stored numbers of W5 and W6 are 16 and 32 above the real ones. */
 
 static size_t block_bytes(int kind) {
