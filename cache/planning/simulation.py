@@ -467,7 +467,7 @@ class SimulatedMemory:
         return prefix, sum(len(node.step.tokens) for node in prefix.path())
 
     def keep_rows(self, prefix: PrefixNode, first: int, own: list[Extent], tokens: int) -> None:
-        """Store the rows that a request computed after a prefix, and unpin the prefix. first: index of the first row."""
+        """Store the rows that a request computed after a prefix, and unpin the prefix. first: index of the first."""
         self.device.put_prefix(prefix, [(step_of(first, tokens), own)], None)
         self.device.release_prefix(prefix)
 
