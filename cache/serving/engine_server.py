@@ -46,7 +46,7 @@ class Outgoing:
         self._connection, self._thread = connection, ThreadPoolExecutor(1, "sending")
 
     def send(self, message: Any) -> None:
-        self._thread.submit(self._connection.send, encoded(message))  # fails if the parent has ended: so will this process
+        self._thread.submit(self._connection.send, encoded(message))  # fails without a reader: this process ends soon
 
     def close(self) -> None:
         self._thread.shutdown()

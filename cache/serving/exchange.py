@@ -245,7 +245,7 @@ class EngineElsewhere(Arranger):
         raise NotImplementedError
 
     def _call(self, name: CallName, *given: object, most_s: float | None = None) -> Any:
-        """Return the result of an engine's method. most_s: maximum wait; None: until the engine hangs. Raises CacheError."""
+        """Return the result of an engine's method. most_s: maximum wait; None: until it hangs. Raises CacheError."""
         raise NotImplementedError
 
     def _state(self) -> messages.State:

@@ -74,7 +74,7 @@ class EngineInterface(Protocol):
         """Tokenise and place modules and texts in order. placement, slot: None: the engine's. Raises PromptError."""
 
     def segment(self, module: TextModule) -> Segment:
-        """Return the segment of a module like `arrange`. Without position independence, its place in a prompt differs."""
+        """Return the segment of a module like `arrange`. Without position independence, its place is different."""
 
     def key(self, segment: Segment, tenant: str = PUBLIC_TENANT) -> str:
         """Return the content address of a segment's module for this model."""
