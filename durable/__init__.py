@@ -1,6 +1,5 @@
-"""Files and folders that appear whole, also after a power failure: their bytes are on the disk before their name is.
-
-C code is compiled into such files by this machine's own compiler, so that it uses every instruction of this processor.
+"""Files and folders that are complete as soon as they appear, even after a power failure: the content is on the disk
+before the name. C code is compiled into such files by this machine's compiler, so that it can use all CPU instructions.
 """
 
 import ctypes
@@ -18,13 +17,13 @@ from pathlib import Path
 
 log = logging.getLogger(__name__)
 ABANDONED_S = 3600.0
-"""A temporary file that has not changed for so long was left by a killed process."""
+"""A temporary file that has not changed for this time (seconds) is considered left by a killed process."""
 
 
 @contextmanager
 def replacing(file: Path, prefix: str = ".new-") -> Iterator[Path]:
-    """Give an empty temporary file, readable for this user only. It replaces `file` when the block ends; if the block
-    raises, it is removed. prefix: start of its name. Raises OSError.
+    """Yield an empty temporary file that only this user can read. It replaces `file` when the block ends. If the block
+    raises, it is removed. prefix: start of the temporary file's name. Raises OSError.
     """
     descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=prefix, suffix=file.suffix)
     os.close(descriptor)
@@ -37,7 +36,7 @@ def replacing(file: Path, prefix: str = ".new-") -> Iterator[Path]:
 
 
 def put_in_place(temporary: Path, place: Path) -> None:
-    """Rename a file, or a folder of files, once its content is on the disk. Raises OSError."""
+    """Rename a file or a folder after its content is on the disk. An existing file is replaced. Raises OSError."""
     for path in [*temporary.rglob("*"), temporary] if temporary.is_dir() else [temporary]:
         sync(path)
     temporary.replace(place)
@@ -45,7 +44,7 @@ def put_in_place(temporary: Path, place: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk. Raises OSError."""
+    """Wait until a file's content, or the names in a folder, are on the disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -54,7 +53,7 @@ def sync(path: Path) -> None:
 
 
 def remove_abandoned(folder: Path, pattern: str) -> None:
-    """Remove unfinished files and folders of killed processes. Those of running processes stay."""
+    """Remove unfinished files and folders that did not change for ABANDONED_S: they are from killed processes."""
     for path in folder.glob(pattern):
         with suppress(OSError):  # another process has just removed it
             if time.time() - path.stat().st_mtime < ABANDONED_S:
@@ -67,8 +66,8 @@ def remove_abandoned(folder: Path, pattern: str) -> None:
 
 @contextmanager
 def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
-    """A new folder in `parent` that is removed after the block, or as far as possible: `tempfile.TemporaryDirectory` of
-    Python 3.11 recurses without end in a parent that became read-only. Raises OSError if it cannot be made.
+    """Yield a new folder in `parent`. It is removed after the block, as far as possible. (`TemporaryDirectory` of
+    Python 3.11 recurses endlessly if the parent became read-only.) Raises OSError if the folder cannot be created.
     """
     folder = Path(tempfile.mkdtemp(dir=parent, prefix=prefix))
     try:
@@ -77,7 +76,7 @@ def scratch_folder(parent: Path, prefix: str) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-# Compilers for ARM have another option for it.
+# Compilers for ARM have another option for "all instructions of this CPU".
 NATIVE = "-mcpu=native" if platform.machine() in {"aarch64", "arm64"} else "-march=native"
 FLAGS = ["-std=gnu11", "-O2", NATIVE, "-fPIC", "-shared", "-fopenmp"]
 FLAGS += ["-fno-math-errno", "-fno-trapping-math", "-Wno-psabi"]
@@ -86,8 +85,8 @@ COMPILING = ".compiling-"
 
 
 def load_compiled(source: Path, flags: Sequence[str], folder: Path, without: str) -> ctypes.CDLL | None:
-    """Return the compiled code of a file and its headers, stored in `folder`; log a failure and return None. without:
-    the effect of a failure.
+    """Return the compiled code of a file and its headers, stored in `folder`. Logs a failure and returns None. without:
+    effect of a failure, for the log.
     """
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
@@ -98,7 +97,7 @@ def load_compiled(source: Path, flags: Sequence[str], folder: Path, without: str
     path = folder / f"{source.stem}-{identity}.so"
     try:
         if path.exists():
-            with suppress(OSError):  # it is damaged, as after a power cut: compiled once more
+            with suppress(OSError):  # the file is damaged: compile again
                 return ctypes.CDLL(str(path))
         compile_library([compiler, *flags, str(source)], path)
         return ctypes.CDLL(str(path))
@@ -109,7 +108,7 @@ def load_compiled(source: Path, flags: Sequence[str], folder: Path, without: str
 
 
 def compile_library(command: Sequence[str], path: Path) -> None:
-    """Compile into a file, completely or not at all. Raises OSError, subprocess.SubprocessError."""
+    """Compile into a file; a failure leaves no partial file. Raises OSError, subprocess.SubprocessError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_abandoned(path.parent, f"{COMPILING}*")
     with replacing(path, COMPILING) as temporary:
@@ -118,7 +117,7 @@ def compile_library(command: Sequence[str], path: Path) -> None:
 
 
 def processor() -> str:
-    """Return an id of the CPU, because a data folder with compiled code may move to another machine."""
+    """Return a text that identifies the CPU. A data folder with compiled code may be moved to another machine."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

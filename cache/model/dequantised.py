@@ -1,6 +1,6 @@
-"""GGUF files as transformers' own models: weights in floating point, for GPUs, training, and as the oracle.
+"""Load GGUF files as transformers' own models, with weights in floating point: for GPUs, training, and as the oracle.
 
-Built from the file's metadata here, because transformers drops the rope scaling of GGUF files. Nothing is stored.
+The model is built from the file's metadata because transformers drops the rope scaling of GGUF files. It is not stored.
 Llama, Mistral, Qwen 2 and Qwen 3 are supported; others run packed only (`packed_model`).
 """
 
@@ -24,7 +24,7 @@ OTHERS = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "outp
 
 
 def config_of(file: GGUFFile) -> Any:
-    """Return transformers' configuration of a covered file, but for the scaling of its rotary frequencies."""
+    """Return transformers' configuration of a supported file, without the scaling of its rotary frequencies."""
     values = Values(file)
     return transformers.AutoConfig.for_model(
         values.architecture,
@@ -45,7 +45,7 @@ def config_of(file: GGUFFile) -> Any:
 
 
 def dequantised(file: GGUFFile, name: str, dtype: torch.dtype, device: torch.device) -> Any:
-    """Return transformers' model with a file's weights. Raises ModelError for a file that is not covered."""
+    """Return transformers' model with the weights of a file. Raises ModelError for an unsupported file."""
     values, reason = Values(file), why_not_packed(file)
     if reason or values.architecture not in ARCHITECTURES or values.rotary != values.head_dim:
         raise ModelError(

@@ -1,6 +1,6 @@
-"""GGUF files: their metadata, and their tensors as they lie in the mapped file. Nothing is copied or dequantised.
+"""GGUF files: their metadata, and their tensors as views of the mapped file. Nothing is copied or dequantised.
 The contents of a model, and whether it can run packed (`packed_model`), can be read without PyTorch.
-Every length is checked against the file, so that a damaged one is a ModelError of one line and not a trace.
+Every length is checked against the file, so that a damaged file causes a ModelError of one line, not a traceback.
 """
 
 import mmap
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NUMBERS = ("B", "b", "H", "h", "I", "i", "f", "?", "", "", "Q", "q", "d")
-"""Formats of values by their type in the file, as of `struct`; text and arrays have none."""
+"""Formats of values in `struct`'s notation, indexed by the type number in the file. "": text, array (no format)."""
 TEXT, ARRAY = 8, 9
 MOST_DIMENSIONS = 4
 
@@ -36,8 +36,8 @@ class GGUFTensor:
 
 
 class GGUFFile:
-    """A mapped GGUF file. metadata: by key; arrays of numbers are of numpy, those of texts are lists. Raises
-    ModelError for a file that is damaged, of another version or byte order, or has numbers of an unknown type.
+    """A mapped GGUF file. metadata: by key; arrays of numbers are numpy arrays, arrays of texts are lists. Raises
+    ModelError for a file that is damaged, has another version or byte order, or has numbers of an unknown type.
     """
 
     def __init__(self, path: Path) -> None:
@@ -63,7 +63,7 @@ class GGUFFile:
         self.tensors = {name: self._tensor(name, shape, kind, begin + offset) for name, shape, kind, offset in found}
 
     def forget(self, tensor: GGUFTensor) -> None:
-        """Give the memory of a tensor's pages back; they are read again when they are needed again."""
+        """Release the memory of a tensor's pages. The system reads them from the file again when they are needed."""
         if not hasattr(mmap, "MADV_DONTNEED"):
             return
         begin = tensor.data.ctypes.data - np.frombuffer(self._mapped, np.uint8).ctypes.data
@@ -86,7 +86,7 @@ class GGUFFile:
         return self._bytes(self._number("Q")).decode("utf-8", "replace")
 
     def _texts(self, count: int) -> list[str]:
-        """Read texts, of which a vocabulary has a hundred thousand."""
+        """Read `count` texts in one fast loop: a vocabulary has about a hundred thousand."""
         texts, mapped, at = list[str](), self._mapped, self._at
         for _ in range(count):
             begin = at + 8
@@ -149,13 +149,13 @@ LINEARS = {
 """Linear layers of a block, by their names in a file and in transformers."""
 
 HAS_BIAS = ("attn_q", "attn_k", "attn_v")
-ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")  # of an answer, among `tokenizer.ggml.`
+ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")  # keys below `tokenizer.ggml.` of tokens that end an answer
 NAMED_ENDS = frozenset({"<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>", "<|endoftext|>", "</s>"})
-CONTROL = 3  # type of tokens that are no text
+CONTROL = 3  # type of tokens that are not text
 
 
 class Values:
-    """The numbers of a file's architecture, by their names without its prefix."""
+    """Metadata of a file's architecture. Names omit the architecture's prefix ("block_count": "llama.block_count")."""
 
     def __init__(self, file: GGUFFile) -> None:
         self.architecture: str = file.metadata.get("general.architecture", "")
@@ -185,7 +185,7 @@ class Values:
 
     @property
     def trained_positions(self) -> int:
-        """Positions before rotary frequencies were scaled."""
+        """Training length in positions, before rotary frequencies were scaled."""
         return int(self.get("rope.scaling.original_context_length", self["context_length"]))
 
     @property
@@ -200,7 +200,7 @@ class Values:
 
     @property
     def positions(self) -> int:
-        """Positions at which a pass is exact: none outside of a window, and none that needs other frequencies."""
+        """Number of positions at which a pass is exact: limited by a window of all layers or LongRoPE's first range."""
         found = int(self["context_length"])
         found = min(found, self.trained_positions) if self.scaling == "longrope" else found
         return found if self.has_local_layers else min(found, self.get("attention.sliding_window") or found)
@@ -214,7 +214,7 @@ class Values:
 
 
 def tensors_of(file: GGUFFile, values: Values) -> dict[str, GGUFTensor]:
-    """Return a file's tensors by name; joint ones (Phi) as their parts."""
+    """Return a file's tensors by name. Joint tensors of Phi are split into their parts."""
     found = dict(file.tensors)
     queries, keys = values["attention.head_count"] * values.head_dim, values.kv_heads * values.head_dim
     middle = values["feed_forward_length"]
@@ -235,14 +235,14 @@ def tensors_of(file: GGUFFile, values: Values) -> dict[str, GGUFTensor]:
 
 
 def ends_of(metadata: Mapping[str, Any]) -> frozenset[int]:
-    """Return the tokens that end an answer: those a file names, and control tokens that end a turn in some family."""
+    """Return the tokens that end an answer: end tokens named in the file, and control tokens in `NAMED_ENDS`."""
     found = {int(token) for key in ENDS if (token := metadata.get(f"tokenizer.ggml.{key}")) is not None}
     kinds = zip(metadata.get("tokenizer.ggml.tokens", ()), metadata.get("tokenizer.ggml.token_type", ()), strict=False)
     return frozenset(found | {i for i, (text, kind) in enumerate(kinds) if kind == CONTROL and text in NAMED_ENDS})
 
 
 def why_not_packed(file: GGUFFile, adapter: "Mapping[str, tuple[Tensor, Tensor]] | None" = None) -> str:
-    """Return why a file cannot run packed, in one line; empty if it can. Checks all that compiled code relies on.
+    """Return why a file cannot run packed, in one line; empty if it can. Checks everything that the C code relies on.
     adapter: matrices `[rank, inputs]` and `[outputs, rank]`, by the layers' names in transformers.
     """
     values = Values(file)
@@ -291,7 +291,7 @@ def why_not_packed(file: GGUFFile, adapter: "Mapping[str, tuple[Tensor, Tensor]]
 SCALINGS = ("none", "linear", "yarn", "longrope")
 FACTORS = ("rope_freqs.weight", "rope_factors_short.weight")  # Llama 3.1 and later; Phi
 WHOLE_OPTIONAL = ("output.weight", *FACTORS)
-UNUSED = "rope_factors_long.weight"  # of positions beyond the first limit
+UNUSED = "rope_factors_long.weight"  # for positions beyond the training length
 
 
 def shapes_of(values: Values, vocabulary: int) -> dict[str, tuple[int, ...]]:
@@ -323,10 +323,10 @@ PACKED_KINDS = {
     for kind, names in ((3, "Q4_0 Q4_1 Q4_K"), (4, "Q5_0 Q5_1 Q5_K"), (5, "Q6_K"), (6, "Q8_0"))
     for name in names.split()
 }
-"""Kinds of packed.h by the types of files that they hold."""
+"""Kinds of packed.h, by the GGUF types that are stored in them."""
 
 
 def module_of(name: str) -> str:
-    """Return the name in transformers of a block's linear layer; empty for others."""
+    """Return transformers' name of a block's linear layer; empty for other names."""
     block, _, layer = name.rpartition(".")
     return f"model.layers.{block.removeprefix('blk.')}.{LINEARS[layer]}" if layer in LINEARS else ""

@@ -1,7 +1,7 @@
-"""Byte-level tokenizers of GGUF files, with what `ModelTokenizer` uses of transformers' interface.
+"""Byte-level tokenizers of GGUF files, with the part of transformers' interface that `ModelTokenizer` uses.
 
-Tokens and rendered conversations are those of transformers, whose import and tokenizer take a second and a half. Out of
-scope: other tokenizers, and ways to split text that are not listed here. Transformers builds those.
+Tokens and rendered conversations are the same as from transformers, but importing transformers and building its
+tokenizer takes 1.5 s. Out of scope: other tokenizers and other ways to split text. Transformers builds these.
 """
 
 import json
@@ -25,7 +25,7 @@ _SPLITS: dict[str | None, str] = {
     **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "dbrx"), _LLAMA3),
     "qwen2": _LLAMA3.replace("{1,3}", ""),
 }
-"""How text is split before tokens are merged, by the name in a file; "": as GPT-2 does."""
+"""Regular expressions that split text before tokens are merged, by the name in a file. "": split as GPT-2 does."""
 _CONTROL, _OF_USERS = 3, 4  # types of added tokens
 _NAMED = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
 _ALPHABET = frozenset(pre_tokenizers.ByteLevel.alphabet())
@@ -33,21 +33,21 @@ _BYTEWISE = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 
 
 def byte_level_tokenizer(metadata: Mapping[str, Any]) -> "ByteLevelTokenizer | None":
-    """Build the tokenizer of a file's metadata; None: transformers must. Raises ValueError for a damaged one."""
+    """Build a tokenizer from a file's metadata; None if only transformers can. Raises ValueError for a damaged one."""
     values = {key.removeprefix("tokenizer."): value for key, value in metadata.items()}
     if values.get("ggml.model") != "gpt2" or values.get("ggml.pre") not in _SPLITS or "ggml.merges" not in values:
         return None
     try:
         found = ByteLevelTokenizer(values)
-    except Exception as error:  # of the library, which has none of its own
+    except Exception as error:  # the library has no error class of its own
         raise ValueError(f"its tokenizer is damaged ({error})") from error
     is_usual = _ALPHABET.issuperset("".join(found.named.values()))
     return found if is_usual and "endgeneration" not in (found.chat_template or "") else None
 
 
 class ByteLevelTokenizer:
-    """A tokenizer. values: a file's metadata, without `tokenizer.`. named: tokens by their names in templates. Safe to
-    use from any thread.
+    """A tokenizer. values: a file's metadata, keys without `tokenizer.`. named: special tokens by their names in
+    templates. Can be used from any thread.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -64,13 +64,13 @@ class ByteLevelTokenizer:
         ids = {name: values.get(f"ggml.{of}_token_id") for name, of in _NAMED.items()}
         self.named = {name: tokens[number] for name, number in ids.items() if number is not None}
         added = list(zip(tokens, spelled, values.get("ggml.token_type", ()), strict=False))
-        usual = [(token, kind) for token, spelling, kind in added if token == spelling]  # others are mislabelled
+        usual = [(token, kind) for token, spelling, kind in added if token == spelling]  # others have a wrong type
         self.add_tokens([token for token, kind in usual if kind == _CONTROL], special_tokens=True)
         own = [token for token, kind in usual if kind == _OF_USERS]
         self._read.add_tokens([AddedToken(token, normalized=False, special=False) for token in own])
         new = [token for token in self.named.values() if token not in own]
         self.add_tokens(new, special_tokens=True)
-        self._read.encode_special_tokens = True  # so that they are split
+        self._read.encode_special_tokens = True  # special tokens in a text are split like other text
         self.chat_template: str | None = values.get("chat_template")
         self.unk_token_id, self.bos_token_id = ids["unk_token"], ids["bos_token"]
 
@@ -95,7 +95,7 @@ class ByteLevelTokenizer:
         return self._read.decode(tokens, skip_special_tokens=False)
 
     def apply_chat_template(self, messages: list[dict[str, str]], *, add_generation_prompt: bool, **_: object) -> str:
-        """Render a conversation. Raises TemplateError, and anything that a template may cause."""
+        """Render a conversation. Raises TemplateError, and any error that the template's code causes."""
         sandbox = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
         sandbox.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
         sandbox.globals |= {"namespace": _Variables, "dict": lambda *pairs, **named: dict(*pairs, **named)}
@@ -109,7 +109,7 @@ def _refuse(message: str) -> None:
 
 
 class _Variables(Namespace):
-    """Variables of a template, which a stranger wrote: names that mean something to Python are refused."""
+    """Variables of a template. Templates are not trusted: names that begin with an underscore are refused."""
 
     def __init__(*given: Any, **named: Any) -> None:  # a variable may be named `self`
         Namespace.__init__(given[0])

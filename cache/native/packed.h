@@ -1,11 +1,11 @@
-/* Products with weights of 4 to 8 bits, as GGUF files have them, and their layout in memory.
+/* Products with the weights of GGUF files (4 to 8 bits), and their layout in memory.
 
-Weights stand in blocks of 8 outputs x 32 inputs: for each 16 outputs pairs of blocks, one after another. A vector of 32 bytes holds 4
-inputs of 8 outputs, so 4 activations, repeated, meet 8 outputs at once and nothing is added up across a vector. A weight is
-`scale * number - low`. Activations are rounded to 8 bits, with a scale for 32 of them.
+Weights are in blocks of 8 outputs x 32 inputs; every 16 outputs are a sequence of block pairs. A vector of 32 bytes has
+4 inputs of 8 outputs, so 4 activations, repeated, are multiplied with 8 outputs at once, and no vector is summed
+across. A weight is `scale * number - low`. Activations are rounded to 8 bits, with one scale per 32.
 
-Many rows meet weights that were unpacked to bytes once: some blocks at a time, which stay in the nearest cache. The plain C
-version is the oracle of the others, and runs where there are none. */
+For many rows, weights are unpacked to bytes once, a few blocks at a time so that they stay in the L1 cache. The plain C
+version is the reference for the others, and runs if the CPU supports none of them. */
 
 #pragma once
 #include "numbers.h"
@@ -20,24 +20,24 @@ version is the oracle of the others, and runs where there are none. */
 #endif
 #endif
 
-enum { BLOCK_ROWS = 8, COLUMNS = 32, QUADS = COLUMNS / 4 }; /* of a block; QUADS: vectors of 4 columns */
-enum { TOGETHER = 16, AHEAD_BYTES = 2048 }; /* outputs that are multiplied at once; what is asked for before it is needed */
-enum { MANY = 16, WIDE = 24 };            /* so many rows meet unpacked weights, so many blocks at a time */
-typedef enum { W4 = 3, W5, W6, W8 } Packed;               /* numbers of so many bits, behind the kinds of linear.h */
-typedef struct { uint16_t scale[BLOCK_ROWS], low[BLOCK_ROWS]; uint8_t nibbles[128]; } Block4;             /* halves of bytes: see below */
+enum { BLOCK_ROWS = 8, COLUMNS = 32, QUADS = COLUMNS / 4 }; /* sizes of a block; QUADS: groups of 4 columns */
+enum { TOGETHER = 16, AHEAD_BYTES = 2048 }; /* outputs multiplied together; prefetch distance */
+enum { MANY = 16, WIDE = 24 };            /* fewest rows for unpacked weights; block pairs at a time */
+typedef enum { W4 = 3, W5, W6, W8 } Packed;               /* by bits; values after the kinds of linear.h */
+typedef struct { uint16_t scale[BLOCK_ROWS], low[BLOCK_ROWS]; uint8_t nibbles[128]; } Block4;             /* nibbles: see below */
 typedef struct { uint16_t scale[BLOCK_ROWS], low[BLOCK_ROWS]; uint8_t nibbles[128], high[32]; } Block5;
 typedef struct { uint16_t scale[2][BLOCK_ROWS]; uint8_t nibbles[128], high[64]; } Block6;           /* a scale for 16 columns */
 typedef struct { uint16_t scale[BLOCK_ROWS]; int8_t numbers[256]; } Block8;
-/* Byte 32 * (quad % 4) + 4 * row + column % 4 of the nibbles has the columns of `quad` in its low half, and those of quad + 4,
-   16 columns on, in its high half. Byte 4 * row + column % 4 of the high bits has bit `quad` (W5) or bits 2 * (quad % 4) and the
-   next, in the first or second 32 bytes (W6). Numbers of W5 and W6 are 16 and 32 more than those meant. */
+/* Byte 32 * (quad % 4) + 4 * row + column % 4 of the nibbles has columns of `quad` (0 to 3) in its low half, columns of
+   quad + 4 in its high half. Byte 4 * row + column % 4 of the high bits has bit `quad` (W5), or bits 2 * (quad % 4)
+   and the next, in the first or second 32 bytes (W6). Stored numbers of W5 and W6 are 16 and 32 above the real ones. */
 
 static size_t block_bytes(int kind) {
     return kind == W4 ? sizeof(Block4) : kind == W5 ? sizeof(Block5) : kind == W6 ? sizeof(Block6) : sizeof(Block8);
 }
 
-/* 32 activations; sum: scale * the sum of numbers. starts: what sums of products begin with, because numbers of W5 and W6 are
-   more than those meant: for the first and second pair of each 4 columns; of W6, for the first and the last 16 columns. */
+/* 32 activations. sum: scale * the sum of numbers. starts: initial values of sums of products, because stored numbers
+   of W5 and W6 are too high. By half (W6: first and last 16 columns), then by pair of each 4 columns. */
 typedef struct {
     int8_t numbers[COLUMNS];
     float scale, sum;
@@ -98,7 +98,7 @@ static INLINE void round_block(const float *x, Rounded *to) {
     to->sum = to->scale * ((to->starts[0][0] + to->starts[0][1] + to->starts[1][0] + to->starts[1][1]) / -16);
 }
 
-/* The number of one weight of a block, as it is meant, and its scale and low. */
+/* Returns the real number of one weight of a block, and sets its scale and low. */
 static INLINE int number_of(int kind, const void *block, int row, int column, float *scale, float *low) {
     int quad = column / 4, at = 4 * row + column % 4, shift = quad < 4 ? 0 : 4;
     const Block8 *b8 = block;
@@ -111,13 +111,13 @@ static INLINE int number_of(int kind, const void *block, int row, int column, fl
         *scale = half_to_float(b->scale[column / 16][row]), *low = 0;
         return ((b->nibbles[32 * (quad % 4) + at] >> shift & 15) | (b->high[quad / 4 * 32 + at] >> 2 * (quad % 4) & 3) << 4) - 32;
     }
-    const Block5 *b = block; /* W4 begins as W5 */
+    const Block5 *b = block; /* W4 begins like W5 */
     *scale = half_to_float(b->scale[row]), *low = half_to_float(b->low[row]);
     int number = b->nibbles[32 * (quad % 4) + at] >> shift & 15;
     return kind == W5 ? (number | (b->high[at] >> quad & 1) << 4) - 16 : number;
 }
 
-/* sums [rows, stride], 8 of each row, += a block of weights times `rows` blocks of activations, `blocks` apart. */
+/* Adds a block of weights times `rows` activation blocks, `blocks` apart, to 8 sums of each row. sums [rows, stride] */
 static void plain_block(int kind, const void *block, const Rounded *x, size_t blocks, int rows, float *sums, size_t stride) {
     for (int r = 0; r < BLOCK_ROWS; r++)
         for (int m = 0; m < rows; m++) {
@@ -148,7 +148,7 @@ static INLINE __m256i repeated(const void *from) {
     return _mm256_set1_epi32(four);
 }
 
-/* The numbers of 4 columns; low halves of bytes for quads 0 to 3. Kind and quad are constants where this is inlined. */
+/* Loads the stored numbers of 4 columns: quads 0 to 3 are low halves of bytes. kind, quad: constants where inlined. */
 static INLINE __m256i load_quad(int kind, const void *block, int quad) {
     const Block5 *b5 = block;
     const Block6 *b6 = block;
@@ -172,10 +172,10 @@ static INLINE __m256i load_quad(int kind, const void *block, int quad) {
 
 #define EACH_GROUP _Pragma("GCC unroll 2") for (int g = 0; g < 2; g++)
 #define EACH_ROW _Pragma("GCC unroll 4") for (int m = 0; m < rows; m++)
-/* The compiler would else add up later, which takes more registers than there are: it was a third slower. */
+/* Makes the compiler add at once. Later additions need more registers than the CPU has: it was a third slower. */
 #define NOW(vector) __asm__("" : "+x"(vector))
 
-/* A pair of blocks, unpacked. scales: as all blocks begin; of W4 and W5 scale and low, of W6 both scales */
+/* A pair of unpacked blocks. scales: the first 32 bytes of each: for W4 and W5 scale and low, for W6 both scales */
 typedef struct {
     uint8_t numbers[QUADS][2][32];
     float scales[2][2][BLOCK_ROWS];
@@ -188,7 +188,7 @@ static INLINE void widen(int kind, const char *pairs, int count, Wide *to) {
 #pragma GCC unroll 8
             for (int quad = 0; quad < QUADS; quad++) {
                 __m256i w = load_quad(kind, block, quad);
-                if (kind == W8) w = _mm256_xor_si256(w, _mm256_set1_epi8(-128)); /* 128 more, so without a sign */
+                if (kind == W8) w = _mm256_xor_si256(w, _mm256_set1_epi8(-128)); /* 128 more: unsigned */
                 _mm256_storeu_si256((__m256i *)to->numbers[quad][g], w);
             }
             for (int i = 0; i < 2; i++) _mm256_storeu_ps(to->scales[i][g], halves(block + 16 * i));
@@ -200,12 +200,12 @@ static INLINE __m256 load_scale(int kind, int is_wide, const void *pair, int g, 
     return halves((const char *)pair + g * block_bytes(kind) + 16 * index);
 }
 
-/* As `plain_block`, for a pair of blocks and up to 4 rows: 4 activations, repeated, meet 16 outputs. Sums of products as they are
-   meant fit into 16 bits, whatever they were on the way: 8 quads of 4 bits (8 * 2 * 15 * 127) or of 5 with a sign
-   (8 * 2 * 16 * 127), 4 of 6 (4 * 2 * 32 * 127), but of 8 bits only one. Kind, is_wide and rows are constants where this is
-   inlined. */
+/* Like `plain_block`, for a pair of blocks and up to 4 rows: 4 activations, repeated, times 16 outputs. The final sums
+   fit into 16 bits, even if intermediate sums overflow: 8 quads of 4 bits (8 * 2 * 15 * 127) or of 5 bits with a sign
+   (8 * 2 * 16 * 127), 4 quads of 6 bits (4 * 2 * 32 * 127), but only one of 8 bits. kind, is_wide, rows: constants
+   where this is inlined. */
 static INLINE void add_blocks(int kind, int is_wide, const char *pair, const Rounded *x, size_t blocks, int rows, __m256 (*acc)[4]) {
-    const int group = kind == W6 ? 4 : 8, has_start = kind == W5 || kind == W6; /* group: with one scale */
+    const int group = kind == W6 ? 4 : 8, has_start = kind == W5 || kind == W6; /* group: quads with the same scale */
     const __m256i ones = _mm256_set1_epi16(1);
 #pragma GCC unroll 2
     for (int first = 0; first < QUADS; first += group) {
@@ -257,7 +257,7 @@ static INLINE void add_blocks(int kind, int is_wide, const char *pair, const Rou
     }
 }
 
-/* sums [rows, stride], 16 of each row, += `count` pairs of blocks times up to 4 rows of activations. */
+/* Adds `count` pairs of blocks times up to 4 rows of activations to 16 sums of each row. sums [rows, stride] */
 static INLINE void multiply_16(int kind, int is_wide, const char *pairs, int count, const Rounded *x, size_t blocks, int rows,
                                float *sums, size_t stride) {
     const size_t bytes = is_wide ? sizeof(Wide) : 2 * block_bytes(kind);
@@ -275,11 +275,11 @@ static INLINE void multiply_16(int kind, int is_wide, const char *pairs, int cou
 #undef EACH_ROW
 
 #ifdef PACKED_AVX512
-enum { EVERY_KIND = 1, WIDE_ROWS = 12 }; /* whose sums stay in registers */
+enum { EVERY_KIND = 1, WIDE_ROWS = 12 }; /* WIDE_ROWS: their sums stay in registers */
 #define EACH_ROW _Pragma("GCC unroll 12") for (int m = 0; m < rows; m++)
-/* As `multiply_16`, for unpacked blocks of any kind: one vector has 4 inputs of 16 outputs. */
+/* Like `multiply_16`, for unpacked blocks of any kind: one vector has 4 inputs of 16 outputs. */
 static INLINE void multiply_wide(int kind, const Wide *pair, int count, const Rounded *x, size_t blocks, int rows, float *sums, size_t stride) {
-    const int group = kind == W6 ? 4 : 8; /* with one scale */
+    const int group = kind == W6 ? 4 : 8; /* quads with the same scale */
     __m512 acc[WIDE_ROWS];
     EACH_ROW acc[m] = _mm512_loadu_ps(sums + m * stride);
     for (; count--; pair++, x++) {
@@ -314,7 +314,7 @@ static INLINE void multiply_wide(int kind, const Wide *pair, int count, const Ro
 enum { EVERY_KIND = 0 };
 #endif
 
-/* As `multiply_packed`, for one kind. */
+/* Like `multiply_packed`, for one kind. */
 static INLINE void multiply_kind(int kind, const char *weights, const Rounded *x, size_t blocks, int rows, float *sums, size_t stride) {
     int m = 0;
     _Alignas(64) Wide wide[WIDE];
@@ -348,7 +348,7 @@ static void multiply_kind(int kind, const char *weights, const Rounded *x, size_
 }
 #endif
 
-/* sums [rows, stride], 16 of each row, += 16 outputs, whose blocks are `weights`, times rows of activations [rows, blocks]. */
+/* Adds the weights of 16 outputs times activations [rows, blocks] to 16 sums of each row. sums [rows, stride] */
 static void multiply_packed(int kind, const char *weights, const Rounded *x, size_t blocks, int rows, float *sums, size_t stride) {
     if (kind == W4) multiply_kind(W4, weights, x, blocks, rows, sums, stride);
     if (kind == W5) multiply_kind(W5, weights, x, blocks, rows, sums, stride);

@@ -1,15 +1,15 @@
-/* The products of packed.h with NEON's products of 4 numbers of 8 bits, which have signs and are added in 32 bits: a vector is 4
-inputs of 4 outputs, and nothing has to be unpacked before. */
+/* The products of packed.h with NEON instructions. These multiply 4 signed numbers of 8 bits and add in 32 bits. A
+vector has 4 inputs of 4 outputs. Weights need not be unpacked before. */
 
 #pragma once
 #include <arm_neon.h>
 
 static INLINE float32x4_t halves(const void *from) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from))); }
 
-/* The numbers of 4 columns and of the first or last 4 outputs, as they are meant. */
+/* Loads the real numbers of 4 columns and of the first or last 4 outputs. */
 static INLINE int8x16_t load_quad(int kind, const void *block, int quad, int part) {
     if (kind == W8) return vld1q_s8(((const Block8 *)block)->numbers + 32 * quad + 16 * part);
-    const Block5 *b5 = block; /* W4 begins as W5 */
+    const Block5 *b5 = block; /* W4 begins like W5 */
     const Block6 *b6 = block;
     uint8x16_t w = vld1q_u8((kind == W6 ? b6->nibbles : b5->nibbles) + 32 * (quad % 4) + 16 * part), high;
     w = quad < 4 ? vandq_u8(w, vdupq_n_u8(15)) : vshrq_n_u8(w, 4);
@@ -22,10 +22,10 @@ static INLINE int8x16_t load_quad(int kind, const void *block, int quad, int par
 #define EACH_PART _Pragma("GCC unroll 2") for (int part = 0; part < 2; part++)
 #define EACH_ROW _Pragma("GCC unroll 4") for (int m = 0; m < rows; m++)
 
-/* sums [rows, stride], 8 of each row, += every other of so many blocks times up to 4 rows of activations. Kind and rows are constants
-   where this is inlined. */
+/* Adds every second one of 2 * `blocks` blocks times up to 4 rows of activations to 8 sums of each row. sums
+   [rows, stride]. kind, rows: constants where this is inlined. */
 static INLINE void multiply_8(int kind, const char *block, const Rounded *x, size_t blocks, int rows, float *sums, size_t stride) {
-    const int group = kind == W6 ? 4 : 8; /* with one scale */
+    const int group = kind == W6 ? 4 : 8; /* quads with the same scale */
     float32x4_t acc[2][4];
     EACH_PART EACH_ROW acc[part][m] = vld1q_f32(sums + m * stride + 4 * part);
     for (size_t b = 0; b < blocks; b++, block += 2 * block_bytes(kind), x++)

@@ -1,9 +1,9 @@
-/* From the blocks of a GGUF file to those of packed.h, without a copy in floating point. */
+/* Converts the blocks of a GGUF file to blocks of packed.h, without a copy in floating point. */
 
 #pragma once
 #include "packed.h"
 
-/* Types of a GGUF file, by its numbers. */
+/* Tensor types, with their numbers in GGUF files. */
 enum { F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q5_0 = 6, Q5_1 = 7, Q8_0 = 8, Q4_K = 12, Q5_K = 13, Q6_K = 14, BF16 = 30 };
 
 static int packed_kind(int type) {
@@ -16,7 +16,7 @@ static int packed_kind(int type) {
     }
 }
 
-/* Bytes of 32 weights in a file; of Q4_K and its kind, of 256. */
+/* Bytes of 32 weights in a file; for Q4_K, Q5_K and Q6_K, of 256 weights. */
 static size_t file_bytes(int type) {
     switch (type) {
     case F32: return 128;
@@ -36,8 +36,8 @@ static size_t row_bytes(int type, long columns) {
     return columns / (type >= Q4_K && type <= Q6_K ? 256 : COLUMNS) * file_bytes(type);
 }
 
-/* 32 weights of a row: weight i is scale[i / 16] * numbers[i] - low. Numbers of Q6_K are 32 more than those meant, those of 5 bits
-   16; those of Q8_0 have a sign. */
+/* 32 weights of a row: weight i is scale[i / 16] * numbers[i] - low. Stored numbers of Q6_K are 32 above the real ones,
+   those of 5 bits 16 above; numbers of Q8_0 are signed. */
 typedef struct {
     uint8_t numbers[COLUMNS];
     float scale[2], low;
@@ -49,14 +49,14 @@ static float half_at(const uint8_t *at) {
     return half_to_float(bits);
 }
 
-/* `index`: of the 32 weights in the row. O3: else GCC has no vectors for it. */
+/* index: which 32 weights of the row. O3: without it, GCC does not vectorise this. */
 __attribute__((optimize("O3"))) static Unpacked unpack(int type, const uint8_t *row, int index) {
     Unpacked u = {};
     int is_k = type >= Q4_K, sub = index % 8;
     const uint8_t *at = row + (is_k ? index / 8 : index) * file_bytes(type), *high = NULL, *nibbles = NULL;
     float scale = half_at(at);
     u.scale[0] = u.scale[1] = scale;
-    if (type == Q6_K) { /* in halves of 128: 64 bytes of low halves, 32 of high pairs of bits */
+    if (type == Q6_K) { /* each half (128 weights): 64 bytes of low 4 bits, 32 bytes of high 2 bits */
         int half = sub / 4, quarter = sub % 4;
         const int8_t *scales = (const int8_t *)at + 192;
         for (int i = 0; i < COLUMNS; i++) {
@@ -92,12 +92,12 @@ __attribute__((optimize("O3"))) static Unpacked unpack(int type, const uint8_t *
     return u;
 }
 
-/* A block of weights of 8 rows. Four numbers at once are the bytes of a word. */
+/* Packs weights of 8 rows into a block. A word has four numbers, one in each byte. */
 static INLINE void pack(int kind, const Unpacked *rows, void *block) {
-    Block5 *b5 = block; /* W4 begins as W5 */
+    Block5 *b5 = block; /* W4 begins like W5 */
     Block6 *b6 = block;
     uint32_t *words = kind == W8 ? (void *)((Block8 *)block)->numbers : kind == W6 ? (void *)b6->nibbles : (void *)b5->nibbles;
-    uint32_t *high = words + 4 * BLOCK_ROWS; /* behind the nibbles */
+    uint32_t *high = words + 4 * BLOCK_ROWS; /* after the nibbles */
     memset(block, 0, block_bytes(kind));
     for (int row = 0; row < BLOCK_ROWS; row++) {
         const Unpacked *u = rows + row;
@@ -115,14 +115,14 @@ static INLINE void pack(int kind, const Unpacked *rows, void *block) {
     }
 }
 
-/* How many bytes a matrix needs; 0: not of a type that can be packed. */
+/* Returns the bytes that a packed matrix needs; 0: its type cannot be packed. */
 size_t warmdesk_packed_bytes(int type, long rows, long columns) {
     int kind = packed_kind(type);
     return kind ? (size_t)(rows / BLOCK_ROWS) * (columns / COLUMNS) * block_bytes(kind) : 0;
 }
 
-/* from: the rows of a matrix as in a file. turned: numbers of a head whose rows are stored in pairs, as files of the Llama
-   family have queries and keys (0: as they are); they become halves again. */
+/* Packs the rows of a matrix of a file. turned: head size, if the rows of each head are stored in pairs (queries and
+   keys of Llama files): pairs are separated into halves again. 0: the order stays. */
 void warmdesk_repack(int type, const uint8_t *from, long rows, long columns, int turned, int threads, char *to) {
     int kind = packed_kind(type), blocks = columns / COLUMNS;
 #pragma omp parallel for num_threads(threads)
@@ -144,7 +144,7 @@ void warmdesk_repack(int type, const uint8_t *from, long rows, long columns, int
     }
 }
 
-/* One row in floating point, such as an embedding: to [columns]. */
+/* Converts one row, such as an embedding, to floating point. to [columns] */
 void warmdesk_unpack_row(int type, const uint8_t *row, long columns, float *to) {
     if (type == F32) memcpy(to, row, columns * sizeof(float));
     for (long i = 0; i < columns && (type == F16 || type == BF16); i++) {
@@ -160,8 +160,8 @@ void warmdesk_unpack_row(int type, const uint8_t *row, long columns, float *to) 
     }
 }
 
-/* Multiplies and adds numbers of 8 bits in all threads as often as `steps` says and as fast as the processor can, for
-   measurements. Gives how many operations that were; 0: not known for this processor. */
+/* Multiplies and adds numbers of 8 bits in all threads, `steps` times, at the CPU's full speed, for measurements.
+   Returns the number of operations; 0: not supported on this CPU. */
 double warmdesk_multiply_8bit(int threads, long steps) {
 #ifdef PACKED_AVX2
 #pragma omp parallel num_threads(threads)
@@ -177,8 +177,8 @@ double warmdesk_multiply_8bit(int threads, long steps) {
 #endif
 }
 
-/* Rows of activations [rows, columns] times packed weights [outputs, columns], for tests and measurements. is_plain: by the plain
-   version. to [rows, outputs] */
+/* Multiplies activations [rows, columns] with packed weights [outputs, columns], for tests and measurements. is_plain:
+   use the plain version. to [rows, outputs] */
 void warmdesk_multiply(int type, const char *weights, long outputs, const float *x, long rows, long columns, int is_plain,
                        float *to) {
     int kind = packed_kind(type), blocks = columns / COLUMNS;

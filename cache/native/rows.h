@@ -1,4 +1,4 @@
-/* What is computed for one row alone: norms and rotations by position. */
+/* Computations on a single row: norms and rotations by position. */
 
 #pragma once
 #include "linear.h"
@@ -12,7 +12,7 @@ static float norm_factor(const float *x, int n, float epsilon) {
     return 1.0f / sqrtf(sum(squares) / n + epsilon);
 }
 
-/* x: one row, which becomes row `row` of the activations for weights of a kind */
+/* Stores the norm of one row x as row `row` of the activations for weights of a kind. */
 static void norm(const float *x, const float *weight, int n, float epsilon, Kind kind, void *out, int row, int rows) {
     float factor = norm_factor(x, n, epsilon);
     for (int i = 0; i < n; i += COLUMNS) {

@@ -1,10 +1,10 @@
-/* How much rows look at keys that they read: the squares of attention weights, averaged over the heads, for each key. */
+/* Scores of keys: each key's attention weights, averaged over the heads, then squared and summed over the rows. */
 
 #pragma once
 #include "attention.h"
 
-/* The keys `first` .. `first` + UNIT - 1 of a run, for all rows that are scored. lse [rows, heads]: logarithms of the rows'
-   sums of weights, to the base 2. means: memory for [readers, UNIT] */
+/* Adds scores of the keys `first` .. `first` + UNIT - 1 of a run, for all scored rows. lse [rows, heads]: base-2
+   logarithms of the rows' sums of weights. means: memory for [readers, UNIT] */
 static void add_squares(const Model *m, const Step *s, const Scored *run, int first, int layer, const float *qkv, int width,
                         const float *lse, int most_readers, activation *queries, float *scores, float *means) {
     int d = m->head_dim, group = m->heads / m->kv_heads;

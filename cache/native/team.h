@@ -1,9 +1,9 @@
 /* Threads that share work.
 
-Work is a row of phases, and a phase is a number of tasks. Each thread has a part of them, tasks that lie together in memory, and
-takes those of others when it has none. A phase ends when its tasks are done, and who does the last one begins the next phase: a
-thread that another process keeps from its processor is waited for only if it has a task. Threads look for a while whether
-there is more to do, and sleep then, so that others can use the processor. */
+Work is a sequence of phases, and a phase is a number of tasks. Each thread has a part of the tasks, close in memory; a
+thread without tasks takes those of others. The thread that finishes the last task of a phase begins the next phase, so
+a thread that the system has suspended delays the others only if it has a task. A thread without work checks for more
+for a short time, then sleeps so that other processes can use the CPU. */
 
 #pragma once
 #include <pthread.h>
@@ -14,26 +14,26 @@ there is more to do, and sleep then, so that others can use the processor. */
 #endif
 
 enum { MOST_THREADS = 256 };
-enum { LOOKS = 1500 }; /* before a thread sleeps: some 30 microseconds, longer than most phases of a step of decoding */
+enum { LOOKS = 1500 }; /* before a thread sleeps: about 30 microseconds, longer than most phases of a decoding step */
 
-/* What threads do. next: begins the next phase and gives how many tasks it has; 0: the work is over. */
+/* Work of the threads. next: begins the next phase and returns its number of tasks; 0: the work is finished. */
 typedef struct {
     void *of;
     int (*next)(void *of);
     void (*run)(void *of, int task, int thread);
 } Work;
 
-/* Numbers that all threads change are in a cache line of their own, where they do not disturb others. */
+/* Each number that several threads change has its own cache line, so that it does not slow down access to others. */
 typedef struct {
-    _Alignas(64) atomic_int left; /* tasks of a thread's part that nobody has taken; 0 or less: none */
+    _Alignas(64) atomic_int left; /* tasks of a thread's part that are not taken yet; 0 or less: none */
 } Portion;
 
 typedef struct {
-    _Alignas(64) atomic_uint state;  /* twice the number of the phase, and 1 where the work is over */
-    _Alignas(64) atomic_int undone; /* tasks of the phase */
+    _Alignas(64) atomic_uint state;  /* twice the number of the phase, plus 1 if the work is finished */
+    _Alignas(64) atomic_int undone; /* unfinished tasks of the phase */
     _Alignas(64) atomic_int asleep;
     atomic_int threads;
-    int tasks; /* of the phase; as the work only read by a thread that has a task */
+    int tasks; /* of the phase; read, like `work`, only by a thread that has a task */
     Work work;
     Portion parts[MOST_THREADS];
     pthread_mutex_t in_use, sleeping;
@@ -65,7 +65,7 @@ static void begin_phase(void) {
     pthread_mutex_unlock(&team.sleeping);
 }
 
-/* Gives a task that is this thread's from then on; -1: there is none. */
+/* Takes a task for this thread and returns it; -1: there is none. */
 static int take_task(int thread, int threads) {
     for (int i = 0; i < threads; i++) {
         int part = (thread + i) % threads, left;
@@ -75,7 +75,7 @@ static int take_task(int thread, int threads) {
     return -1;
 }
 
-/* thread: 0: of the caller, which comes back when the work is over */
+/* Runs tasks. Thread 0 is the caller's; for it, this function returns when the work is finished. */
 static void take_part(int thread) {
     for (int looks = 0, task;;) {
         unsigned state = atomic_load(&team.state);
@@ -102,11 +102,11 @@ static void *stay(void *thread) {
     return NULL;
 }
 
-/* A fork has none of the threads. */
+/* A forked process does not have the threads. */
 static void forget_threads(void) { team = (Team)NEW_TEAM; }
 
-/* Reserves the team, with so many threads at least if they can be started, until `share` ends. Gives how many may call `run`;
-   0: others have the team. */
+/* Reserves the team until `share` ends, with at least `threads` threads if they can be started. Returns the number of
+   threads that may call `run`; 0: the team is in use. */
 static int gather(int threads) {
     if (pthread_mutex_trylock(&team.in_use)) return 0;
     if (team.threads == 1 && threads > 1) pthread_atfork(NULL, NULL, forget_threads);
@@ -121,7 +121,7 @@ static void dismiss(int threads) {
     if (threads) pthread_mutex_unlock(&team.in_use);
 }
 
-/* threads: 0: the work is done in this thread alone. */
+/* Does the work. threads: from `gather`; 0: use only the calling thread. */
 static void share(Work work, int threads) {
     for (int tasks; !threads && (tasks = work.next(work.of));)
         while (tasks--) work.run(work.of, tasks, 0);

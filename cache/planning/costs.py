@@ -1,8 +1,8 @@
-"""Costs of a model's forward passes on a machine: measured in a short run of the engine with random token ids, and
-scaled for other models by operations.
+"""Costs of a model's forward passes on a machine. They are measured in a short run of the engine with random token ids,
+and scaled to other models by their sizes.
 
-All passes are described by one linear cost (`PassCosts`), fitted to relative errors. Out of scope: measuring models
-that are not on this machine.
+One linear cost function describes all passes (`PassCosts`). It is fitted to the relative errors. Out of scope:
+measuring models that are not on this machine.
 """
 
 import json
@@ -76,11 +76,11 @@ SHAPES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassCosts:
-    """Costs in seconds, and sizes in bytes. A pass costs pass_s, plus prefill_row_s per prompt row, decode_row_s per
-    row of a running answer, read_token_s per token whose keys and values some row sees, and pair_s per pair of a row
-    and such a token. A request costs request_s once, a token from disk load_token_s. threads: an engine's, on a machine
-    of `cores`. crowded: slowdown of a pass while one engine per core computes. bytes_per_token: of keys and values.
-    is_scaled: scaled, not measured.
+    """Costs in seconds, sizes in bytes. A pass costs pass_s, plus prefill_row_s per prompt row, decode_row_s per row of
+    a running answer, read_token_s per token whose keys and values a row sees, and pair_s per pair of a row and such a
+    token. Each request costs request_s once, each token from disk load_token_s. threads: of one engine. cores: of the
+    machine. crowded: slowdown of a pass while one engine per core computes. bytes_per_token: of keys and values.
+    is_scaled: scaled from another model, not measured.
     """
 
     model: str
@@ -107,9 +107,9 @@ class PassCosts:
         return busy * self.threads > self.cores
 
     def slowdown(self, busy: int, chance: float) -> float:
-        """Return the slowdown of a pass while `busy` engines of a machine compute. Up to the number of cores they
-        compete for memory; beyond it they share cores, and some cores have one thread more. chance: from 0 to 1,
-        decides whether this engine has a thread on such a core.
+        """Return the slowdown of a pass while `busy` engines of a machine compute. If they have at most one thread per
+        core, they compete only for memory. Otherwise they share cores, and some cores have one thread more. chance: a
+        random number from 0 to 1; it decides if this engine has a thread on such a core.
         """
         most = max(1, self.cores // self.threads)
         waiting = (min(busy, most) - 1) / (most - 1) if most > 1 else 0.0
@@ -119,8 +119,8 @@ class PassCosts:
         return (1 + (self.crowded - 1) * waiting) * max(1, on_each + is_on_one)
 
     def scaled_to(self, model: str) -> "PassCosts":
-        """Return the costs of another model on the same machine: passes scaled by weights read, rows by weights
-        multiplied, pairs by queries, reads of tokens by bytes. Raises PlanError for an unknown model.
+        """Return the costs of another model on the same machine. Passes are scaled by all weights, rows by the weights
+        of layers, pairs by the width of queries, tokens by their bytes. Raises PlanError for an unknown model.
         """
         if model == self.model:
             return self
@@ -167,17 +167,17 @@ def write_costs(costs: PassCosts, file: Path) -> None:
 
 MODULE_TOKENS, MODULES = 200, 32
 SHARED, OWN = ((1, 1), (1, 8), (4, 8), (16, 1), (16, 8)), ((4, 8), (8, 4), (32, 1))
-"""Concurrent answers, and the modules before each: the same for all, or different ones."""
+"""(concurrent answers, modules before each). SHARED: all have the same modules. OWN: each has different modules."""
 QUESTIONS = (24, 96, 384)
 PLACED = (1, 8)  # modules before a question
 ANSWER_TOKENS, REPEATS = 24, 3
 ROOM_TOKENS, OTHERS_TOKENS = 16_384, 2048
-Draw = Callable[[int], tuple[int, ...]]  # returns so many random token ids
+Draw = Callable[[int], tuple[int, ...]]  # returns a given number of random token ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredPass:
-    """Seconds of one pass, and its parts. requests: number that started with it."""
+    """Seconds of one pass, and what it computed. requests: number of requests that started with it."""
 
     seconds: float
     prefill_rows: int = 0
@@ -192,10 +192,10 @@ class MeasuredPass:
 
 
 def measure_costs(model: Model, name: str, weight_bytes: int, threads: int) -> PassCosts:
-    """Run the engine with a model. name, weight_bytes: of the result. threads: the engine's. Nothing is stored. It
-    takes about half a minute on two cores with the bundled model.
+    """Measure the costs of a model with the engine. name, weight_bytes: copied to the result. threads: of the engine.
+    Stores nothing. Takes about half a minute on two cores with the bundled model.
     """
-    from scipy.optimize import nnls  # takes a while: only to measure
+    from scipy.optimize import nnls  # a slow import, needed only here
 
     rng, vocabulary, per_token = random.Random(0), model.info.vocabulary, model.info.kv.bytes_per_token
 
@@ -297,7 +297,7 @@ def time_questions(engine: Engine, segments: list[Segment], draw: Draw) -> Itera
 
 
 def time_load(engine: Engine, segments: list[Segment]) -> float:
-    """Return the seconds per token of modules that are read from disk, one after another."""
+    """Return the seconds per token to load modules from disk, one after another."""
     engine.call(lambda store: store.flush())
     engine.call(lambda store: [store.device.evict(store.key(segment)) for segment in segments])
     started = time.perf_counter()

@@ -1,8 +1,8 @@
-"""The capacity for a load: simulate each number of replicas with each routing, and choose the smallest that is enough.
+"""Find the capacity for a load: simulate fleets of several sizes and routings, and choose the smallest that is enough.
 
-Random documents start in the state after a long time: each replica holds the documents that its router sent there, if
-they fit. A trace starts with empty memory. The first fifth of the requests is not counted. The others are ten batches,
-whose means give 95 % intervals.
+With random traffic, a simulation starts in the state after a long time: each replica holds the documents that its
+router sends there, if they fit. With a trace, it starts with empty memory. The first fifth of the requests is not
+counted. The others are divided into ten batches. 95 % intervals are computed from the means of the batches.
 """
 
 import math
@@ -27,14 +27,14 @@ from cache.planning.traffic import (
 T = TypeVar("T")
 WARM_UP, BATCHES = 0.2, 10
 STUDENT = 2.262  # 95 % quantile of Student's t with nine degrees of freedom
-ROOM_OF_MODULES = 0.8  # share of memory for modules at the start; the rest is for rows of requests
+ROOM_OF_MODULES = 0.8  # share of memory that modules fill at the start; the rest is for requests
 LEAST_REQUESTS, REQUESTS_PER_REPLICA = 4000, 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRow:
-    """One fleet with one routing. hit_rate: share of document tokens found in device memory, with half its 95 %
-    interval. sources: prompt tokens by source. ttft: seconds. utilisation: share of time in which a replica computes.
+    """Result for one fleet with one routing. hit_rate: share of document tokens found in device memory. *_off: half the
+    95 % interval. sources: prompt tokens by source. ttft: seconds. utilisation: share of time that a replica computes.
     """
 
     replicas: int
@@ -54,7 +54,7 @@ class PlannedRow:
 
 @dataclass(slots=True)
 class Counted:
-    """Ended requests, in order. skip: number of first requests that are not counted."""
+    """Statistics of finished requests. skip: number of first requests that are not counted."""
 
     skip: int
     request_s: float
@@ -123,7 +123,7 @@ def plan_fleet(
 def settled(
     traffic: TrafficShape, router: RoutingPolicy, replicas: Sequence[str], room: int
 ) -> dict[str, list[tuple[int, float]]]:
-    """Return each replica's `room` documents after a long time, least used first, with their uses per round."""
+    """Return the documents of each replica after a long time, at most `room`, least used first, with uses per round."""
     popularity = Zipfian(traffic.documents, traffic.zipf)
     held: dict[str, list[tuple[int, float]]] = {name: [] for name in replicas}
     spread = room * len(replicas) if router.holders("0", 1) else room
@@ -166,7 +166,7 @@ def batches(values: Sequence[T]) -> list[Sequence[T]]:
 
 
 def off_by(figures: Sequence[float]) -> float:
-    """Return half the 95 % interval of the mean of batches; 0 for fewer than two."""
+    """Return half the 95 % interval of the mean of `figures`, one per batch; 0 for fewer than two."""
     return STUDENT * stdev(figures) / math.sqrt(len(figures)) if len(figures) > 1 else 0.0
 
 

@@ -1,12 +1,12 @@
 """Simulated replicas and their router, with a virtual clock, one heap of events, seeded randomness and no threads.
 
-As in the engine, a request waits until all of its modules are in memory. Missing ones are loaded or computed once for
-all requests that wait. Limits, order and passes are the engine's own. Two things are simpler: a request gets memory for
-its whole answer when it starts, so none is preempted, and consecutive passes that only generate are counted together.
+As in the engine, a request waits until all its modules are in memory. A missing module is loaded or computed once for
+all waiting requests. Limits, order and passes are the same as in the engine. Two things are simpler: a request gets
+memory for its whole answer when it starts, so none is preempted; consecutive passes that only generate are one event.
 
-Requests arrive at their time. Replicas of one machine share its compute. The device memory of a replica is the engine's
-own bookkeeping (`cache.memory.device`) over empty slots: documents are modules identified by numbers, and a
-conversation's rows are one path of the prefix tree, regardless of its documents. Out of scope: network, search, server.
+Replicas of one machine share its compute. The device memory of a replica is the engine's own bookkeeping
+(`cache.memory.device`) without data in the slots. Documents are modules identified by numbers. The rows of a
+conversation are one path of the prefix tree, regardless of its documents. Out of scope: network, search, server.
 """
 
 import heapq
@@ -40,7 +40,7 @@ NOTHING, LIMITS = Extent(0, 0), Limits()
 
 @dataclass(slots=True, eq=False)
 class SimulatedRows:
-    """Rows to compute after `seen` tokens. document: the module's; `extent` is its memory."""
+    """Rows to compute after `seen` tokens. document: the module to encode, in `extent`; None: rows of a request."""
 
     pending: int
     arrived: float
@@ -51,9 +51,9 @@ class SimulatedRows:
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A request at a replica. past: tokens of earlier turns. left: remaining tokens of the answer. modules: pinned
-    ones. sources: first tier of each document. prefix: pinned, with `reused` tokens of `past`. own: its memory.
-    first_token, ended: times.
+    """A request at a replica. past: tokens of earlier turns. left: remaining tokens of the answer. modules: its pinned
+    modules. sources: where each document was found first. prefix: pinned prefix, with `reused` tokens of `past`. own:
+    memory for its own rows. first_token, ended: times in seconds.
     """
 
     name: str
@@ -71,13 +71,13 @@ class Job:
 
     @property
     def prompt_tokens(self) -> int:
-        """Number of tokens that modules do not supply."""
+        """Number of prompt tokens outside modules."""
         return self.past + self.request.question_tokens
 
 
 @dataclass(slots=True)
 class Passes:
-    """Running passes: `count` consecutive ones, since `began`."""
+    """`count` consecutive passes that run since `began`. rows: computed in each pass. seconds: of one pass."""
 
     rows: dict[SimulatedRows, int]
     began: float
@@ -99,8 +99,8 @@ class Passes:
 
 
 class SimulatedReplica:
-    """A replica called `name`. size: tokens of a document. is_on_disk: returns whether a document can be loaded.
-    slowdown: current slowdown of a pass by the load of its machine.
+    """A replica called `name`. size: returns the tokens of a document. is_on_disk: returns whether a document can be
+    loaded from disk.
     """
 
     def __init__(
@@ -114,14 +114,14 @@ class SimulatedReplica:
         self.name, self.memory = name, SimulatedMemory(memory_tokens, self._cost)
         self.passes: Passes | None = None
         self.busy_s = 0.0
-        self.loads: dict[int, tuple[float, Extent]] = {}  # when each module is there, and its memory
+        self.loads: dict[int, tuple[float, Extent]] = {}  # time at which each module is loaded, and its memory
         self._costs, self._size, self._is_on_disk = costs, size, is_on_disk
         self._disk_free_at = 0.0
         self._waiting: deque[Job] = deque()
         self._running: dict[SimulatedRows, Job] = {}
         self._encoding: dict[int, SimulatedRows] = {}
         self._had_prompts_alone = False
-        self._row_cost = Cost(FIRST_COMPUTE_S)  # as the engine learns it, with what each pass costs by itself
+        self._row_cost = Cost(FIRST_COMPUTE_S)  # learned as in the engine; includes the fixed cost of each pass
 
     @property
     def num_requests(self) -> int:
@@ -138,12 +138,12 @@ class SimulatedReplica:
         self._waiting.append(job)
 
     def begin_passes(self, now: float, slowdown: float, *, one_by_one: bool = False) -> None:
-        """Admit requests and start the next passes, if any. one_by_one: the slowdown is that of a single pass."""
+        """Admit requests and start the next passes, if any. one_by_one: start a single pass, as slowdown may change."""
         for document in [document for document, (ready, _) in self.loads.items() if ready <= now]:
             self._put(document, self.loads.pop(document)[1])
         self._admit(now)
         if self._waiting and not (self._running or self._encoding or self.loads):
-            for job in self._waiting:  # a deadlock: each holds what another one needs
+            for job in self._waiting:  # a deadlock: each job holds memory that another job needs
                 self._release(job)
             self._admit(now)
         needed = [*self._running, *self._encoding.values()]
@@ -163,7 +163,7 @@ class SimulatedReplica:
         self.passes = Passes(rows, now, seconds, count)
 
     def end_passes(self) -> list[Job]:
-        """Apply the running passes. Returns the requests whose answer started or ended with them."""
+        """Apply the running passes. Returns the requests whose answer ended with them."""
         assert self.passes is not None
         passes, self.passes = self.passes, None
         self.busy_s += passes.end - passes.began
@@ -183,7 +183,7 @@ class SimulatedReplica:
         return told
 
     def _answer(self, rows: SimulatedRows, passes: Passes) -> bool:
-        """Count a request's new tokens. Returns whether its answer has ended."""
+        """Count the new tokens of a request's answer. Returns whether the answer has ended."""
         job = self._running[rows]
         if job.first_token is None:
             job.first_token = passes.began + passes.seconds
@@ -203,7 +203,7 @@ class SimulatedReplica:
     def _seconds(self, rows: dict[SimulatedRows, int], count: int) -> float:
         prefill = decode = 0
         read = pairs = 0.0
-        shared: dict[int, int] = {}  # tokens of documents, which are read once for all
+        shared: dict[int, int] = {}  # tokens by document; each document is read once for all rows
         for one, number in rows.items():
             pairs += number * (one.seen + (number + count) / 2)
             read += one.seen + number + (count - 1) / 2
@@ -218,7 +218,7 @@ class SimulatedReplica:
         return self._costs.pass_seconds(prefill, decode, read + sum(shared.values()), pairs)
 
     def _cost(self, document: int | None) -> float:
-        """Return the seconds to restore a token of a document, or of rows."""
+        """Return the seconds to restore a token of a document; None: of a conversation's rows."""
         compute, load = self._row_cost.mean, self._costs.load_token_s
         return min(load, compute) if document is not None and self._is_on_disk(document) else compute
 
@@ -238,7 +238,7 @@ class SimulatedReplica:
                     return
 
     def _find_modules(self, job: Job, now: float) -> bool:
-        """Pin available modules and start to fetch others. Returns whether all are available. Raises CapacityError."""
+        """Pin available modules, load or encode the others. Returns whether all are available. Raises CapacityError."""
         for document in job.request.documents:
             if document in job.modules:
                 continue
@@ -288,7 +288,7 @@ REPORT_S = 1.0  # seconds between reports of replicas
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """Engines to simulate. replicas: number. memory: bytes of each, for keys and values. per_machine: number."""
+    """Engines to simulate. memory: bytes of each replica for keys and values. per_machine: replicas on a machine."""
 
     replicas: int
     memory: int
@@ -296,7 +296,7 @@ class Fleet:
 
 
 class DiskContents:
-    """Documents that all replicas can load: the `popular` first ones, and written ones, up to `capacity` in all."""
+    """Documents on disk that all replicas can load, at most `capacity`: the first `popular` ones, and written ones."""
 
     def __init__(self, capacity: int, popular: int = 0) -> None:
         self._popular = min(capacity, popular)
@@ -344,7 +344,7 @@ class Simulation:
         router.set_replicas([*self.replicas])
 
     def fill(self, documents: Mapping[str, Sequence[tuple[int, float]]]) -> None:
-        """Fill replicas as after a long time: with documents, least used first, and their uses."""
+        """Fill replicas as after a long time. documents: (document, uses per round) by replica, least used first."""
         for name, held in documents.items():
             for document, uses in held:
                 self.replicas[name].memory.fill(document, self._size(document), uses)
@@ -389,7 +389,7 @@ class Simulation:
             self._cut(replica)
 
     def _cut(self, replica: SimulatedReplica) -> None:
-        """Make a replica look for other work after the running pass."""
+        """End a series of passes after the running one, so that the replica checks for other work."""
         assert replica.passes is not None
         replica.passes.cut(self.now)
         self._wake_at(replica, replica.passes.end)
@@ -417,7 +417,7 @@ class Simulation:
         replica.begin_passes(self.now, slowdown, one_by_one=self._costs.shares_cores(busy))
         if replica.passes is not None:
             self._wake_at(replica, replica.passes.end)
-            for one in beside:  # they are slower, or faster, from their next pass on
+            for one in beside:  # their next pass has a different slowdown
                 if one is not replica and one.passes is not None and one.passes.count > 1:
                     self._cut(one)
         elif replica.loads:
@@ -455,19 +455,19 @@ class SimulatedMemory:
         return self.device.admit(header, extent, self._evicted.pop(document, None))
 
     def fill(self, document: int, tokens: int, uses: float) -> None:
-        """Add a document that was used for a long time. uses: per round (`cache.memory.eviction`)."""
+        """Add a document as if it had been used for a long time. uses: per round (`cache.memory.eviction`)."""
         entry = self.put(document, self.device.reserve(tokens))
         short, long = (log2(uses * half_life / log(2)) for half_life in (SHORT, LONG))
         entry.marks = short, long
         self.device.release(entry)
 
     def find_rows(self, conversation: str, tokens: int) -> tuple[PrefixNode, int]:
-        """Pin and return the available rows of a conversation's first `tokens`, and their number."""
+        """Pin the available rows among a conversation's first `tokens`. Returns them and their number."""
         prefix = self.device.pin_prefix(conversation, [step_of(0, tokens)])
         return prefix, sum(len(node.step.tokens) for node in prefix.path())
 
     def keep_rows(self, prefix: PrefixNode, first: int, own: list[Extent], tokens: int) -> None:
-        """Store the rows that a request computed after a prefix, which is unpinned. first: its first own token."""
+        """Store the rows that a request computed after a prefix, and unpin the prefix. first: index of the first."""
         self.device.put_prefix(prefix, [(step_of(first, tokens), own)], None)
         self.device.release_prefix(prefix)
 

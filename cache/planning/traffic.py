@@ -1,7 +1,7 @@
-"""Requests with times, random with Zipf popularity or from a recorded trace; and routing policies: by modules, as in a
-cluster, and two for comparison.
+"""Requests with arrival times (random with Zipf popularity, or from a recorded trace), and routing policies: the policy
+of a cluster (by modules), and two others to compare it with.
 
-Documents are numbers, the most popular one is 0. Memory does not grow with their number.
+Documents are numbers; 0 is the most popular. The memory used here does not grow with the number of documents.
 """
 
 import json
@@ -15,13 +15,13 @@ from pathlib import Path
 from cache.errors import PlanError
 from cache.routing import Affinity, Ring, Wanted
 
-TOPIC = 8  # documents of a topic, which are asked for together
+TOPIC = 8  # documents of a topic; requests often need several of them together
 TRACE_LINE = '{"t": seconds, "documents": [ids], "question_tokens": number, "answer_tokens": number}'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedRequest:
-    """A question. at: seconds from the start. session: its conversation."""
+    """A question. at: seconds from the start. session: id of its conversation, if any."""
 
     at: float
     documents: tuple[int, ...]
@@ -79,7 +79,7 @@ class Zipfian:
 
 
 def draw_requests(shape: TrafficShape, count: int, seed: int) -> Iterator[SimulatedRequest]:
-    """Return requests that arrive independently, one at a time (a Poisson process)."""
+    """Return random requests that arrive independently (a Poisson process)."""
     rng, popularity, at = random.Random(seed), Zipfian(shape.documents, shape.zipf), 0.0
     for _ in range(count):
         at += rng.expovariate(shape.requests_per_second)
@@ -102,8 +102,8 @@ def draw_documents(shape: TrafficShape, popularity: Zipfian, rng: random.Random)
 
 
 def read_trace(file: Path) -> list[SimulatedRequest]:
-    """Return the requests of a trace, ascending in time: JSON lines like TRACE_LINE, optionally with "session". Raises
-    PlanError with the line.
+    """Return the requests of a trace, ascending in time. The file has JSON lines like TRACE_LINE, optionally with
+    "session". Raises PlanError that names the line.
     """
     names: dict[str, int] = {}
     requests: list[SimulatedRequest] = []
@@ -122,7 +122,7 @@ def read_trace(file: Path) -> list[SimulatedRequest]:
 
 
 def read_line(line: str, where: str, names: dict[str, int]) -> SimulatedRequest:
-    """Read one request; new documents get numbers. Raises PlanError."""
+    """Read one request. names: number of each document id; new ids get the next number. Raises PlanError."""
     try:
         entry = json.loads(line)
         documents = entry["documents"]
@@ -144,8 +144,8 @@ def read_line(line: str, where: str, names: dict[str, int]) -> SimulatedRequest:
 
 
 class RoutingPolicy:
-    """The simulation's interface of a router. Requests have unique names. This class hashes the first module, like
-    routers of prefix caches, or the conversation if there are no modules.
+    """The simulation's interface of a router. Requests have unique names. This class routes by a hash of the first
+    module, like routers for prefix caches; without modules, by a hash of the conversation or the request.
     """
 
     def __init__(self) -> None:
@@ -155,7 +155,7 @@ class RoutingPolicy:
         self.ring.set_replicas(replicas)
 
     def choose(self, request: str, wanted: Wanted) -> str:
-        """Return the replica for a request; there is at least one."""
+        """Return the replica for a request. At least one replica must exist."""
         return next(self.ring.walk(next(iter(wanted.modules), wanted.session or request)))
 
     def ended(self, request: str) -> None:
@@ -165,14 +165,14 @@ class RoutingPolicy:
         """Apply a replica's report of its modules and its number of requests."""
 
     def holders(self, key: str, count: int) -> list[str]:
-        """Return a module's replicas after a long time, at most `count`; empty for all. Here this is its home, although
-        it also goes to the homes of other first documents.
+        """Return the replicas that hold a module after a long time, at most `count`; empty: all replicas. This class
+        returns only the module's home, although it is also sent to the homes of other first documents.
         """
         return [*islice(self.ring.walk(key), 1)]
 
 
 class RoutingByModules(RoutingPolicy):
-    """The routing of a cluster."""
+    """The routing policy of a cluster, by modules."""
 
     def __init__(self) -> None:
         super().__init__()

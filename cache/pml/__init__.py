@@ -1,1 +1,1 @@
-"""The Prompt Markup Language: reading, writing, rules, layout and binding to a plan."""
+"""The Prompt Markup Language (PML): reading, writing, rules, layout, and binding a prompt to a plan."""

@@ -1,10 +1,10 @@
 """Make a plan from a prompt and a laid-out schema: imports, arguments, and positions of new text. Also a registry of
 schemas.
 
-Own texts of the schema and of imported modules have their schema ids and are supplied by encoded segments. Text after
-the last reference starts at the schema's length; text between two references is in the gap after the first. The order
-of imports never changes an id. Every refusal happens here, before any compute. The registry stores no encoded modules:
-the engine finds them by content, so a replaced schema keeps every module that did not change.
+Own texts of the schema and of imported modules have the position ids of the schema; encoded segments supply them. Text
+after the last reference starts at the schema's length. Text between two references is placed after the first one's
+module. The order of imports never changes an id. All errors are raised here, before anything is computed. The registry
+stores no encoded modules. The engine finds them by content, so a replaced schema reuses every unchanged module.
 """
 
 import threading
@@ -23,8 +23,8 @@ from cache.prompt.tokenizer import NO_ROLES, ChatTokenizer, Roles, Tokenizer, ru
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """A prompt at its position ids. arguments: ids of each argument that is not empty, ascending. text: ids of all new
-    text, ascending. rendered: the text after the last reference, with template strings.
+    """A prompt at its position ids. arguments: position ids of each non-empty argument, ascending. text: position ids
+    of all new text, ascending. rendered: the text after the last reference, with template strings.
     """
 
     plan: Plan
@@ -34,8 +34,8 @@ class Bound:
 
 
 def bind(prompt: Prompt, layout: Layout, *, position_independent: bool = True) -> Bound:
-    """Place a prompt. position_independent: a segment encoded once may be placed at any offset; if not, segments are
-    encoded at their schema ids. Raises PMLError.
+    """Place a prompt. position_independent: a segment can be encoded once and placed at any offset. If False, segments
+    are encoded at their schema ids. Raises PMLError.
     """
     return Binder(prompt, layout, position_independent).bind()
 
@@ -49,11 +49,11 @@ def module_segments(layout: Layout, *, position_independent: bool = True) -> lis
 
 
 def segment_of(layout: Layout, owners: list[PlacedOwner], position_independent: bool) -> tuple[Segment, int]:
-    """Return own texts of owners as one segment, slots filled by placeholders, and the schema id of its first row. At
-    least one owner has text. A segment that is not at id 0 is encoded after the tokenizer's sink prefix, so that its
-    first token is not treated as the start of a text.
+    """Return the own texts of owners as one segment, and the schema id of its first row. Placeholders fill the slots.
+    At least one owner must have text. A segment that is not at id 0 is encoded after the tokenizer's sink prefix, so
+    that the model does not treat its first token as the start of a text.
     """
-    last = max(run.start for owner in owners for run in owner.runs)  # no text sees a slot behind the last text
+    last = max(run.start for owner in owners for run in owner.runs)  # no text sees a slot after the last text
     pieces = sorted((piece.start, piece.tokens) for owner in owners for piece in owner.pieces() if piece.start <= last)
     tokens: list[int] = []
     gaps: list[tuple[int, int]] = []
@@ -76,8 +76,8 @@ def segment_of(layout: Layout, owners: list[PlacedOwner], position_independent: 
 
 @dataclass(slots=True)
 class Binder:
-    """State of binding one prompt. imported: by path, the schema first. members: path of the imported member of each
-    union, by the union's number.
+    """State of binding one prompt. imported: owners by path, the schema first. members: path of the imported member, by
+    the number of its union.
     """
 
     prompt: Prompt
@@ -161,7 +161,7 @@ class Binder:
             else:
                 runs[-1][1].extend(turn_texts(part, self.layout) if isinstance(part, Role) else [part])
         *between, (_, last) = runs
-        # Ids of own texts and whole slots of everything imported, as (first, behind the last).
+        # Position ids of all imported own texts and whole slots, as (first, last + 1).
         occupied = sorted((piece.start, piece.end) for owner in self.imported.values() for piece in owner.pieces())
         for reference, run in between:
             if not run:
@@ -190,7 +190,7 @@ class Binder:
         return Span(start=at, tokens=tokens)
 
     def module_spans(self) -> Iterator[Span]:
-        """Return own texts of all imports, each supplied by its segment, or computed if the module is not cached."""
+        """Return own texts of all imports. Segments supply them, except for modules that are not cached."""
         together = self.scaffold_sets()
         for path, owner in self.imported.items():
             if not owner.is_cached:
@@ -201,7 +201,7 @@ class Binder:
                 yield from (replace(run, segment=segment, row=rows[run.start]) for run in owner.runs)
 
     def scaffold_sets(self) -> dict[str, tuple[Segment, int]]:
-        """Return the segment of each path in a complete scaffold set: larger sets first, then in declared order."""
+        """Return the segment of each path in a complete scaffold set. Larger sets win, then earlier declared ones."""
         complete = [s for s in self.layout.scaffolds if all(p in self.imported for p in s)]
         chosen: dict[str, tuple[Segment, int]] = {}
         for scaffold in sorted(complete, key=len, reverse=True):
@@ -228,7 +228,7 @@ class ModelLimits(Protocol):
 
     @property
     def is_position_independent(self) -> bool:
-        """True if a segment encoded once may be placed at any offset."""
+        """True if a segment can be encoded once and placed at any offset."""
 
 
 class Registry:
@@ -268,7 +268,7 @@ class Registry:
         return bind(prompt, self.of(prompt), position_independent=self._position_independent)
 
     def add(self, schema: Schema) -> Layout:
-        """Lay out a schema and store it. Raises PMLError, also for an existing name, and then changes nothing."""
+        """Lay out a schema and store it. Raises PMLError, also for an existing name; then nothing is changed."""
         layout = self.lay_out(schema)
         with self._lock:
             if schema.name in self._layouts:
@@ -277,7 +277,7 @@ class Registry:
         return layout
 
     def replace(self, schema: Schema) -> Layout:
-        """Lay out a schema and replace one with the same name. Raises PMLError, and then changes nothing."""
+        """Lay out a schema and replace one with the same name. Raises PMLError; then nothing is changed."""
         layout = self.lay_out(schema)
         with self._lock:
             self._layouts[schema.name] = layout

@@ -1,8 +1,8 @@
 """Lay out a schema: every text run, module, union and slot gets fixed position ids.
 
-One cursor runs depth first from 0: a text run takes its tokens, a parameter its length, a union its longest member. The
-members of a union all start at the same id. Needs a tokenizer, no tensors. After Prompt Cache (Gim et al., MLSys 2024),
-section 3. Out of scope: imports of a prompt (`binding`).
+Nodes are placed one after another, depth first, from id 0. A text run takes one id per token, a parameter its length, a
+union the length of its longest member. All members of a union start at the same id. Needs a tokenizer but no tensors.
+Based on Prompt Cache (Gim et al., MLSys 2024), section 3. Out of scope: imports of a prompt (`binding`).
 """
 
 from collections.abc import Iterator
@@ -20,8 +20,8 @@ ItemKind = Literal["module", "text", "parameter", "union"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutItem:
-    """One line of a layout, in position ids. path: module names from the root joined by `/`, with a parameter's name
-    last. Text and unions have the path of their module.
+    """One line of a layout. start, length: in position ids. path: module names from the root, joined by `/`; parameters
+    add their name. Text and unions have the path of their module.
     """
 
     path: str
@@ -32,7 +32,7 @@ class LayoutItem:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Position ids of a parameter. While its module is encoded, they hold the placeholder, then filler tokens."""
+    """Position ids of a parameter. While its module is encoded, the slot has its placeholder, then filler tokens."""
 
     start: int
     length: int
@@ -45,14 +45,14 @@ class Slot:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """Tokens that fill the slot while its module is encoded, made on demand because a slot may be long."""
+        """Tokens in the slot while its module is encoded. They are made on demand because a slot can be long."""
         return self.placeholder + (self.filler,) * (self.length - len(self.placeholder))
 
 
 @dataclass(slots=True, kw_only=True)
 class PlacedOwner:
-    """A module, or the schema with path "", at position ids `start` .. `end`-1. union: number of its union, if it is a
-    member of one.
+    """A module, or the schema (path ""), at position ids `start` .. `end`-1. union: number of the union of which it is
+    a member, if any.
     """
 
     path: str
@@ -74,7 +74,7 @@ class PlacedOwner:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A schema at its position ids. scaffolds: sets of paths that are also encoded together, as declared."""
+    """A schema at its position ids. scaffolds: sets of paths that are also encoded together, in declared order."""
 
     schema: Schema
     items: tuple[LayoutItem, ...]
@@ -104,7 +104,7 @@ def lay_out(
     max_positions-1. Raises PMLError for violations of the rules (`nodes`), a role without template, a placeholder
     longer than its slot, and a schema that needs more positions than the model has.
     """
-    check_schema(schema)  # it may have been built as data
+    check_schema(schema)  # schemas built in code are not checked before
     placer = Placer(tokenizer, roles)
     for event, node in walk(schema):
         if event == "enter":
@@ -128,7 +128,7 @@ class OpenUnion:
 
 
 class Placer:
-    """Moves the cursor through a schema."""
+    """Assigns position ids to the nodes of a schema, in document order."""
 
     def __init__(self, tokenizer: Tokenizer, roles: Roles) -> None:
         self.tokenizer, self.roles = tokenizer, roles
@@ -224,7 +224,7 @@ class Placer:
 
 
 def role_text(role: Role, roles: Roles, where: Where = "schema") -> tuple[str, str]:
-    """Return the template strings before and after a turn. Raises PMLError if the model has no such turns."""
+    """Return the template strings before and after a turn. Raises PMLError if the template has no such role."""
     if role.role not in roles:
         remedy = "write plain text, or choose a template"
         raise mistake(role, f"the model's chat template has no such turn; {remedy}", where)

@@ -1,9 +1,9 @@
 """PML as data: the nodes of a schema and of a prompt, and the rules for a schema. No XML, no tokenizer, no tensors.
 
-A schema is a tree of text, modules, unions, parameters and roles. A prompt names a schema and holds imports and new
-text. `line` is a node's line in its source; comparisons ignore it. Text of documents and users is literal; only a chat
-template makes a structural `Text`. The rules cover names, nesting, scopes and scaffold sets, for nodes from XML or from
-code. Out of scope: XML (`parser`), checks that need a tokenizer or a chat template (`layout`).
+A schema is a tree of text, modules, unions, parameters and roles. A prompt names a schema and has imports and new text.
+`line` is a node's line in its source; comparisons ignore it. Text of documents and users is literal; only strings of a
+chat template are a structural `Text`. The rules check names, nesting, scopes and scaffold sets, for nodes from XML or
+from code. Out of scope: XML (`parser`), checks that need a tokenizer or a chat template (`layout`).
 """
 
 import re
@@ -19,7 +19,7 @@ from cache.prompt.parts import ROLES, RoleName, Text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """A slot of `length` position ids for a value of the prompt. `placeholder` fills it while its module is encoded."""
+    """A slot of `length` position ids for a value from the prompt. placeholder: its text during encoding."""
 
     name: str
     length: int
@@ -29,7 +29,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File:
-    """The `src` of a module or schema: its name as written, and its trimmed content, which comes before inline text."""
+    """The `src` file of a module or schema: its name as written, and its trimmed text. It precedes inline text."""
 
     name: str
     text: str
@@ -37,8 +37,8 @@ class File:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Module:
-    """A reusable piece of prompt. Its own text is encoded together; nested modules are encoded separately. cached:
-    False computes its own text in every request and never stores it.
+    """A reusable piece of prompt. Its own text is encoded together; nested modules are encoded separately. cached: if
+    False, its own text is computed in every request and never stored.
     """
 
     name: str
@@ -50,8 +50,8 @@ class Module:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Union:
-    """Alternative modules: a prompt imports at most one of them. All start at the same position id. scaffold: a member
-    that is also encoded together with the own text of the module around the union.
+    """Alternative modules: a prompt imports at most one of them. All start at the same position id. scaffold: name of a
+    member that is also encoded together with the own text of the enclosing module.
     """
 
     members: tuple[Module, ...]
@@ -61,8 +61,8 @@ class Union:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Role:
-    """A chat turn: the chat template's strings around its children, which belong to the surrounding module or
-    schema.
+    """A chat turn: the chat template's strings before and after its children. The children belong to the enclosing
+    module or schema.
     """
 
     role: RoleName
@@ -83,7 +83,7 @@ Child: TypeAlias = Text | Module | Union | Parameter | Role | Scaffold
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """The root, a module that is always imported. It has no parameters, and only it has scaffolds."""
+    """The root: a module that is always imported. It has no parameters. Only the root can have scaffolds."""
 
     name: str
     children: tuple[Child, ...] = ()
@@ -93,7 +93,7 @@ class Schema:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Import:
-    """A reference to a module, with values for its parameters and with references to modules nested in it."""
+    """A reference to a module, with values for its parameters and references to its nested modules."""
 
     module: str
     arguments: tuple[tuple[str, str], ...] = ()
@@ -115,7 +115,7 @@ def open_turns(children: Sequence[Child | Import]) -> list[Child | Import]:
 
 
 def joined(path: str, name: str) -> str:
-    """Return the path of a module or parameter in a module; the schema's path is ""."""
+    """Return the path of a module or parameter inside the module `path`; "" is the schema."""
     return f"{path}/{name}" if path else name
 
 
@@ -124,7 +124,7 @@ Event = Literal["enter", "leave"]
 
 
 def walk(schema: Schema) -> Iterator[tuple[Event, Node]]:
-    """Walk through every node in document order, at any depth: `enter` before its children, `leave` after them."""
+    """Yield every node in document order, at any depth: `enter` before its children, `leave` after them."""
     stack: list[tuple[Event, Node]] = [("enter", schema)]
     while stack:
         event, node = stack.pop()
@@ -160,7 +160,7 @@ def mistake(node: Node | Prompt | Import, message: str, where: Where = "schema")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpenNode:
-    """A node being read. path: the innermost module's. in_turn: the node is, or is in, a chat turn."""
+    """A node whose children are being checked. path: of the innermost module. in_turn: it is in, or is, a chat turn."""
 
     node: Node
     path: str = ""
@@ -168,8 +168,8 @@ class OpenNode:
 
 
 class Rules:
-    """State of one check. open: open nodes, from the root. modules: seen so far, by path. parameters: paths seen so
-    far. unions: by the path of a member.
+    """State of one check. open: open nodes, from the root. modules: modules so far, by path. parameters: paths so far.
+    unions: the union of each member, by the member's path.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -219,7 +219,7 @@ class Rules:
         return path
 
     def check_scaffold(self, node: Scaffold) -> None:
-        """Check that a set has two or more known modules that one prompt can import together. Raises PMLError."""
+        """Check that a set has at least two known modules and that a prompt can import all of them. Raises PMLError."""
         if len(set(node.modules)) < 2 or len(set(node.modules)) != len(node.modules):
             raise mistake(node, f"modules={' '.join(node.modules)!r}: name at least two different modules")
         chosen: dict[OpenNode, str] = {}
@@ -248,7 +248,7 @@ def check_schema(schema: Schema) -> None:
 
 
 def check_union(union: Union, module: Module | None) -> None:
-    """Check that a scaffold is a member and that it and the module around it are encoded. Raises PMLError."""
+    """Check that a scaffold is a member, and that it and the enclosing module are cached. Raises PMLError."""
     if union.scaffold is None:
         return
     member = next((m for m in union.members if m.name == union.scaffold), None)
@@ -262,7 +262,7 @@ def check_union(union: Union, module: Module | None) -> None:
 
 
 def check_name(node: Schema | Module | Parameter) -> None:
-    """Check a name. A prompt writes all names except the schema's as XML names. Raises PMLError."""
+    """Check a name. All names except the schema's must be XML names, because prompts use them so. Raises PMLError."""
     if not NAME.fullmatch(node.name):
         raise mistake(node, f"{node.name!r} is not a name: a letter or _, then letters, digits, '_', '-' or '.'")
     if isinstance(node, Schema) or node.name.isascii():

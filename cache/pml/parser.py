@@ -1,7 +1,7 @@
-"""Read PML from XML, strictly and safely, with the line of every mistake; write XML that reads back the same.
+"""Read PML from XML, strictly and safely; errors name the line. Write XML that reads back as the same data.
 
-Expat parses the XML. Document types are refused, so only XML's own entities exist, and nothing is repaired. Nodes are
-built without recursion, so depth is unlimited. Whitespace between tags follows one rule (`tidy`), so that
+Expat parses the XML. Document types are refused, so only XML's own entities exist. Invalid XML is not repaired. Nodes
+are built without recursion, so depth is unlimited. Whitespace between tags follows one rule (`tidy`), so that
 pretty-printing never changes a token.
 """
 
@@ -49,8 +49,8 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
 
 
 def tidy(piece: str) -> str:
-    """Apply the whitespace rule to a piece of text between two tags: a piece of only whitespace is dropped; whitespace
-    at an end is dropped if it holds a line break (indentation), and is one space otherwise.
+    """Apply the whitespace rule to a piece of text between two tags. A piece of only whitespace is dropped. Whitespace
+    at either end is dropped if it has a line break (indentation); otherwise it becomes one space.
     """
     middle = piece.strip(SPACE)
     if not middle:
@@ -61,7 +61,7 @@ def tidy(piece: str) -> str:
 
 
 def parse_schema(source: str | bytes, *, folder: Path | None = None) -> Schema:
-    """Read a schema. folder: holds the `src` files. Raises PMLError."""
+    """Read a schema. folder: folder of the `src` files. Raises PMLError."""
     schema = SchemaReader(folder).read(source)
     check_schema(schema)
     return schema
@@ -74,7 +74,7 @@ def parse_prompt(source: str | bytes) -> Prompt:
 
 @dataclass(slots=True)
 class OpenElement:
-    """An element without its end so far. preserve: keep its white space."""
+    """An element whose end tag has not been read. preserve: keep its whitespace."""
 
     tag: str
     attributes: dict[str, str]
@@ -88,7 +88,7 @@ class OpenElement:
 
 
 class PMLReader(Generic[T]):
-    """Reads one document. Subclasses check elements and convert them to nodes."""
+    """Reads one XML document. Subclasses check elements and convert them to nodes."""
 
     where: Where
 
@@ -97,13 +97,13 @@ class PMLReader(Generic[T]):
         self.result: T | None = None
 
     def start(self, element: OpenElement) -> None:
-        """Check an element that begins. Raises PMLError."""
+        """Check an element at its start tag. Raises PMLError."""
 
     def text(self, piece: str) -> None:
-        """Add a piece of text of the innermost open element. Raises PMLError."""
+        """Add a piece of text to the innermost open element. Raises PMLError."""
 
     def end(self, element: OpenElement) -> None:
-        """Add the node of an element that ends to its parent. Raises PMLError."""
+        """Convert an element at its end tag to a node, and add it to its parent. Raises PMLError."""
 
     def fail(self, element: OpenElement, message: str, *, name: str | None = None) -> NoReturn:
         shown = element.tag if name is None else f"{element.tag} name={name!r}"
@@ -160,7 +160,7 @@ class PMLReader(Generic[T]):
 
 
 class SchemaReader(PMLReader[Schema]):
-    """Turns schema elements into nodes. Out of scope: names and nesting (`nodes`)."""
+    """Converts elements of a schema to nodes. Out of scope: names and nesting (`nodes`)."""
 
     where: Where = "schema"
 
@@ -258,7 +258,7 @@ class SchemaReader(PMLReader[Schema]):
 
 
 class PromptReader(PMLReader[Prompt]):
-    """Turns prompt elements into nodes."""
+    """Converts elements of a prompt to nodes."""
 
     where: Where = "prompt"
 
@@ -297,7 +297,7 @@ class PromptReader(PMLReader[Prompt]):
 
 
 def trimmed(parts: Sequence[Child | Import]) -> tuple[Import | Text | Role, ...]:
-    """Return parts of a prompt, without white space next to imports and at the edges."""
+    """Return the parts of a prompt without whitespace next to imports and at both ends."""
     kept: list[Import | Text | Role] = []
     for index, part in enumerate(parts):
         if isinstance(part, Text):
@@ -312,12 +312,12 @@ def trimmed(parts: Sequence[Child | Import]) -> tuple[Import | Text | Role, ...]
     return tuple(kept)
 
 
-DEEPEST_INDENT = 10  # maximum indentation in levels, so that very deep schemas do not consist of spaces
+DEEPEST_INDENT = 10  # maximum indentation in levels, so that very deep schemas do not become mostly spaces
 
 
 def write_schema(schema: Schema) -> str:
-    """Return a schema as XML, with line breaks between tags if reading drops them. Raises ValueError for content
-    without PML form: template strings, known tokens and control characters.
+    """Return a schema as XML, with line breaks between tags where reading drops them. Raises ValueError for content
+    that PML cannot express: template strings, known tokens and control characters.
     """
     parts: list[str] = []
     kept: list[bool] = []  # for each open element: whether its whitespace is text
@@ -354,7 +354,7 @@ def is_preserved(node: Node) -> bool:
 
 
 def write_prompt(prompt: Prompt) -> str:
-    """Return a prompt as XML. Raises ValueError as `write_schema` does, and for whitespace that reading would drop."""
+    """Return a prompt as XML. Raises ValueError like `write_schema`, and for whitespace that reading would drop."""
     if trimmed(prompt.parts) != prompt.parts or any(tidy(text) != text for text in own_texts(prompt.parts)):
         raise ValueError("PML cannot express whitespace at the edges of a prompt's text")
     parts = [f"<prompt schema={attribute(prompt.schema)}>"]

@@ -1,1 +1,1 @@
-"""A prompt before it is run: its texts, token ids and position ids. No tensors."""
+"""A prompt before its forward pass: its texts, token ids and position ids. No tensors."""

@@ -12,9 +12,9 @@ ROLES: tuple[RoleName, ...] = ("system", "user", "assistant")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
-    """A piece of text. Neighbouring pieces are one run, which is tokenised together. structural: True only for strings
-    of the chat template, in which control tokens are recognised. tokens: the exact ids if known, as for a generated
-    answer; `text` is then only for people.
+    """A piece of text. Neighbouring pieces are tokenised together, as one run. structural: True only for strings of the
+    chat template; only there, control tokens are recognised. tokens: the exact ids if known, for example of a generated
+    answer; then `text` is only for people.
     """
 
     text: str
@@ -24,9 +24,9 @@ class Text:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextModule:
-    """A reusable piece of a conversation's prompt, encoded as a whole. after: the conditioning prefix, a module before
-    this one during encoding. left_context: modules with texts between the two during encoding. They are not part of the
-    prompt.
+    """A reusable piece of a conversation's prompt, encoded as a whole. after: the conditioning prefix, a module that is
+    before this one during encoding. left_context: modules whose texts are between these two during encoding; they are
+    not part of the prompt.
     """
 
     name: str

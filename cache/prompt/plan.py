@@ -1,14 +1,14 @@
 """A plan: the tokens of a prompt at their position ids, and the encoded segments that supply some of them.
 
 A plan is a list of spans in reading order. The tokens of a span have consecutive position ids. A computed token sees
-all tokens of the spans before it, and of its own span up to itself. Placement gives modules and texts of a conversation
-their ids, in their order:
+all tokens of earlier spans, and the tokens of its own span up to itself. Placement assigns position ids to the modules
+and texts of a conversation, in order:
 
 - contiguous: one after another. The closest of the three to full attention.
-- slotted: every module but the first, the system text, begins at a multiple of a slot's length after the end of the
-  first; text follows without a gap (Prompt Cache, Gim et al., MLSys 2024, without a schema).
-- shared: modules without text between them begin at the same id, and what follows begins after the longest (APE,
-  ICLR 2025, without its temperature). The first module is before the others.
+- slotted: the first module is the system text. Every later module begins at a multiple of the slot length after its
+  end. Text follows without a gap (Prompt Cache, Gim et al., MLSys 2024, without a schema).
+- shared: modules without text between them begin at the same id, and later parts begin after the longest module (APE,
+  ICLR 2025, without its temperature). The first module is placed before the others.
 
 KL divergence from full attention with the bundled model: contiguous .088, slots of 256 .119; after a shorter prefix,
 contiguous .105, shared .156. Out of scope: the fixed positions of a schema (`cache.pml.layout`).
@@ -29,9 +29,9 @@ class Segment:
     """Tokens whose keys and values are computed together, in one causal pass, and stored.
 
     start: position id of the first token while the segment is encoded. gaps: (row, ids skipped before it) wherever
-    positions jump, in ascending rows. prefix: the conditioning prefix, a segment that is before this one while it is
-    encoded; stored separately. left_context: tokens between prefix and segment while it is encoded, at the ids right
-    before `start`, in the same causal pass; not stored (FusionRAG, SIGMOD 2026: a passage's neighbours).
+    positions jump, rows ascending. prefix: the conditioning prefix, a segment before this one during encoding; stored
+    separately. left_context: tokens between prefix and segment during encoding, at the ids directly before `start`, in
+    the same causal pass; not stored (FusionRAG, SIGMOD 2026: a passage's neighbours).
     """
 
     name: str
@@ -39,7 +39,7 @@ class Segment:
     start: int = 0
     gaps: tuple[tuple[int, int], ...] = ()
     prefix: "Segment | None" = None
-    # Long, and almost always equal if the tokens are equal: without it, hashing is as good and much cheaper.
+    # Not hashed: it is long, and segments with equal tokens almost always have the same one.
     left_context: tuple[int, ...] = field(default=(), hash=False)
 
     def __post_init__(self) -> None:
@@ -70,7 +70,7 @@ class Segment:
         return self.position(len(self.tokens) - 1) + 1 if self.tokens else self.start
 
     def with_ancestors(self) -> "Iterator[Segment]":
-        """Return the segment's conditioning prefixes, outermost first, then the segment itself."""
+        """Yield the segment's conditioning prefixes, outermost first, then the segment itself."""
         if self.prefix is not None:
             yield from self.prefix.with_ancestors()
         yield self
@@ -78,8 +78,8 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Tokens at consecutive position ids from `start` on. segment: supplies these tokens with its rows from `row` on;
-    None if they are computed in every request.
+    """Tokens at consecutive position ids from `start` on. segment: its rows from `row` on supply these tokens; None if
+    they are computed in every request.
     """
 
     start: int
@@ -93,7 +93,7 @@ class Span:
 
     @property
     def offset(self) -> int:
-        """Distance in position ids from the encoding of the segment to this place."""
+        """Distance in position ids from where the segment was encoded to where it is placed."""
         return 0 if self.segment is None else self.start - self.segment.position(self.row)
 
     def continues(self, previous: "Span") -> bool:
@@ -106,8 +106,8 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Spans in reading order. Their ids ascend without overlap, except that modules of a shared group have ids in
-    common. The last span is always computed and has the highest ids.
+    """Spans in reading order. Their position ids ascend without overlap, except that modules of a shared group overlap.
+    The last span is always computed and has the highest ids.
     """
 
     spans: tuple[Span, ...]
@@ -130,15 +130,15 @@ class Plan:
 
     @property
     def exact_spans(self) -> int:
-        """Number of exact leading spans: each segment was encoded after the same tokens (prefix and left context) at
-        the same distances as in this plan.
+        """Number of exact spans at the start. A span is exact if its segment was encoded after the same tokens (prefix
+        and left context), at the same distances, as in this plan.
         """
         before: list[tuple[int, int]] = []
         previous: Span | None = None
         for index, span in enumerate(self.spans):
             if span.segment is not None and not (previous is not None and span.continues(previous)):
                 *ancestors, segment = span.segment.with_ancestors()
-                if any(ancestor.left_context for ancestor in ancestors):  # seen by their rows, not by the segment's own
+                if any(ancestor.left_context for ancestor in ancestors):  # only the ancestor's rows saw it
                     return index
                 seen: list[tuple[int, int]] = []
                 for ancestor in ancestors:
@@ -152,17 +152,17 @@ class Plan:
         return len(self.spans)
 
     def exact_part(self) -> "Plan":
-        """Return the plan with all inexact spans computed, at the same ids."""
+        """Return the plan with all spans computed after the exact ones, at the same ids."""
         return self.without_segments(self.exact_spans)
 
     def without_segments(self, first: int = 0) -> "Plan":
-        """Return the plan with all tokens computed from a span on: full causal attention."""
+        """Return the plan with all spans from index `first` on computed, with full causal attention."""
         computed = (replace(span, segment=None, row=0) for span in self.spans[first:])
         return Plan(spans=join_spans([*self.spans[:first], *computed]))
 
 
 def join_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """Drop empty spans and join neighbouring computed ones that touch."""
+    """Drop empty spans, and join computed spans whose position ids are adjacent."""
     joined: list[Span] = []
     for span in spans:
         if not span.tokens:
@@ -176,7 +176,7 @@ def join_spans(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def end_computed(spans: tuple[Span, ...]) -> tuple[Span, ...]:
-    """Make the last token computed, because generation starts from its logits. A segment's row for it is not used."""
+    """Make the last token a computed one: generation starts from its logits. A segment's row for it is not used."""
     last = spans[-1]
     if last.segment is None:
         return spans
@@ -196,10 +196,10 @@ def arrange(
     placement: Placement = "contiguous",
     slot: int = 256,
 ) -> Plan:
-    """Tokenise and place the parts of a prompt. position_independent: a segment encoded once may be placed at any
-    offset; if not, it is encoded at its place, without a left context. max_positions: usable ids are 0 ..
-    max_positions-1. slot: length of a slot in ids, for `slotted`. Raises PromptError for a prompt without tokens or
-    with too many, and for one that ends in a shared group whose longest module is not the last.
+    """Tokenise and place the parts of a prompt. position_independent: a segment can be encoded once and placed at any
+    offset; if False, it is encoded at its place, without left context. max_positions: usable ids are 0 ..
+    max_positions-1. slot: slot length in ids, for `slotted`. Raises PromptError if the prompt has no tokens or too
+    many, or ends in a shared group whose longest module is not the last.
     """
     room = max_positions if position_independent else 0
     spans: list[Span] = []
@@ -233,7 +233,7 @@ def arrange(
 
 
 class Places:
-    """Assigns position ids from the start of a prompt to its end. end: the next unused id."""
+    """Assigns position ids to the parts of a prompt, in order. end: the next unused id."""
 
     def __init__(self, placement: Placement, slot: int) -> None:
         self._placement, self._slot = placement, slot
@@ -263,8 +263,8 @@ class Places:
 
 
 def module_segment(module: TextModule, tokenizer: Tokenizer, *, room: int | None = None) -> Segment:
-    """Return the segment of a module, after its conditioning prefix and left context. room: usable position ids, None
-    for no limit. If there are too few, the first modules of the left context are dropped.
+    """Return the segment of a module, with its conditioning prefix and left context. room: number of usable position
+    ids; None: no limit. If the left context does not fit, its first modules are dropped.
     """
     prefix = None if module.after is None else module_segment(module.after, tokenizer, room=room)
     if prefix is not None and not prefix.tokens:

@@ -1,12 +1,12 @@
 """Text to token ids and back, and the strings of chat templates.
 
-A run of text pieces is tokenised in one call, so its ids are those of the joined text. Control tokens are recognised in
-structural pieces only: `<|im_end|>` in a document or a user's text becomes ordinary characters. A model's files do not
-mark all control tokens as special (Qwen3's `<think>` is not), so every added token that is written as markup counts.
+A run of text pieces is tokenised in one call, so its ids are the ids of the joined text. Control tokens are recognised
+in structural pieces only: `<|im_end|>` in a document or a user's text becomes ordinary characters. Model files do not
+mark all control tokens as special (Qwen3's `<think>` is not), so every added token that looks like markup is one.
 
-A chat template's strings are found by rendering conversations of marker texts and cutting at the markers. A model
-without template gets plain headings, and no roles in PML. Three well-known templates are available by name, to check
-schemas without a model.
+The strings of a chat template are found by rendering conversations of marker texts and cutting at the markers. A model
+without template uses plain headings, and has no roles in PML. Three well-known templates are available by name, so that
+schemas can be checked without a model.
 """
 
 import re
@@ -22,7 +22,7 @@ from cache.prompt.parts import RoleName, Text
 
 @dataclass(frozen=True, slots=True)
 class RoleStrings:
-    """Structural strings around a turn. empty: text of an empty element, if that is not open + close."""
+    """Structural strings around a turn. empty: text of a turn without content; None: open + close."""
 
     open: str
     close: str
@@ -58,8 +58,8 @@ NAMED: Mapping[str, Roles] = MappingProxyType(
 
 Messages = list[dict[str, str]]
 Render = Callable[[Messages, bool], str]
-"""Renders messages as text. The flag asks for the beginning of an answer at the end. May raise ValueError for a
-role.
+"""Renders messages as text. If the flag is True, the text ends with the start of an answer. May raise ValueError for an
+unsupported role.
 """
 
 SYSTEM, USER, ANSWER, NEXT = "wd-mark-system", "wd-mark-user", "wd-mark-answer", "wd-mark-next"
@@ -67,8 +67,8 @@ SYSTEM, USER, ANSWER, NEXT = "wd-mark-system", "wd-mark-user", "wd-mark-answer",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatTemplate:
-    """Structural strings of a conversation: open system to_user question to_answer answer to_next question ... roles:
-    the same strings for PML's turns.
+    """Structural strings of a conversation, in this order: open, system text, to_user, question, to_answer, answer,
+    to_next, question, and so on. roles: the same strings for PML's turns.
     """
 
     open: str
@@ -90,7 +90,7 @@ def derive_template(render: Render) -> ChatTemplate:
         head, rest = cut(render([{"role": "system", "content": SYSTEM}, *turns], True), SYSTEM)
         to_user, rest = cut(rest, USER)
         has_system = True
-    except ValueError:  # no system role, or not before the first user turn: the system text opens that turn
+    except ValueError:  # no separate system turn: the system text becomes the start of the first user turn
         has_system = False
         head, to_user, rest = head_alone, "\n\n", rest_alone
     to_past_answer, rest = cut(rest, ANSWER)
@@ -119,15 +119,15 @@ def cut(text: str, marker: str) -> tuple[str, str]:
 
 
 class Tokenizer(Protocol):
-    """A tokenizer for placing a prompt. filler: the token for the unused rest of a parameter's slot while its module is
-    encoded. sink_prefix: tokens of a short constant text before modules while they are encoded; may be empty.
+    """A tokenizer for placing a prompt. filler: token for the unused rest of a parameter's slot during encoding.
+    sink_prefix: tokens of a short constant text that is put before modules during encoding; may be empty.
     """
 
     filler: int
     sink_prefix: tuple[int, ...]
 
     def encode(self, run: Sequence[Text]) -> list[int]:
-        """Return token ids of a run of pieces without known tokens, nothing added."""
+        """Return token ids of a run, without added special tokens. No piece of the run has known tokens."""
 
 
 class ChatTokenizer(Tokenizer, Protocol):
@@ -140,7 +140,7 @@ class ChatTokenizer(Tokenizer, Protocol):
 
 
 class WordTokenizer:
-    """A tokenizer with one id per word, for checking schemas without a model. Markers have no own ids."""
+    """A tokenizer with one id per word, for checking schemas without a model. Control tokens have no ids."""
 
     filler = 0
     sink_prefix: tuple[int, ...] = ()
@@ -155,8 +155,8 @@ class WordTokenizer:
 
 
 class CachingTokenizer:
-    """A tokenizer that caches recent runs, because a conversation's passages return with every turn. Thread-safe. runs:
-    number of remembered runs. longest: characters of the longest one.
+    """A tokenizer that caches recent runs, because every turn of a conversation repeats its passages. Thread-safe.
+    runs: number of cached runs. longest: maximum characters of a cached run.
     """
 
     def __init__(self, tokenizer: Tokenizer, runs: int, longest: int) -> None:
@@ -174,7 +174,7 @@ class CachingTokenizer:
 
 
 def run_tokens(run: Sequence[Text], tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return token ids of a run. Pieces with known tokens keep them; texts between them are tokenised separately."""
+    """Return token ids of a run. Pieces keep known tokens; texts between such pieces are tokenised separately."""
     tokens: list[int] = []
     for is_text, pieces in groupby(run, key=lambda piece: piece.tokens is None):
         group = list(pieces)
@@ -183,12 +183,12 @@ def run_tokens(run: Sequence[Text], tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 MARKUP = re.compile(r"[<>\[\]{}|｜].*\w|\w.*[<>\[\]{}|｜]")
-"""Pattern of control tokens: a bracket or a bar, and a word."""
+"""Pattern of control tokens: a bracket or a bar, and a word character."""
 
 
 class ModelTokenizer:
-    """A transformers tokenizer with the engine's interface. It marks control tokens as special. Raises ValueError if
-    its chat template cannot be used.
+    """The engine's interface to a transformers tokenizer, in which it marks control tokens as special. Raises
+    ValueError if the chat template cannot be used.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -196,7 +196,7 @@ class ModelTokenizer:
         added = tokenizer.added_tokens_decoder
         self._hidden = {*tokenizer.all_special_ids, *(number for number, token in added.items() if token.special)}
         control = {n: one.content for n, one in added.items() if one.special or MARKUP.search(one.content)}
-        tokenizer.add_tokens([*control.values()], special_tokens=True)  # only such can be split
+        tokenizer.add_tokens([*control.values()], special_tokens=True)  # only special tokens can be split
         self._control_ids = control.keys() - {tokenizer.unk_token_id}
         self._control = re.compile("|".join(map(re.escape, sorted(control.values(), key=len, reverse=True))) or r"(?!)")
         self.template: ChatTemplate = derive_template(self._render) if tokenizer.chat_template else PLAIN
@@ -205,8 +205,8 @@ class ModelTokenizer:
         self.sink_prefix: tuple[int, ...] = self._sink_prefix()
 
     def encode(self, run: Sequence[Text]) -> list[int]:
-        """Return token ids of the joined text of a run, nothing added. Control tokens come from structural pieces
-        only.
+        """Return token ids of the joined text of a run, without added special tokens. Control tokens are recognised
+        in structural pieces only.
         """
         ids: list[int] = []
         section = ""
@@ -231,11 +231,11 @@ class ModelTokenizer:
         ids: list[int] = list(encoded["input_ids"])
         if self._control_ids.isdisjoint(ids):
             return ids
-        half = len(text) // 2  # a control token is an ordinary one, too: no piece may be all of it
+        half = len(text) // 2  # the text gave a control token: tokenise its halves separately
         return self._ordinary(text[:half]) + self._ordinary(text[half:]) if half else []
 
     def _sink_prefix(self) -> tuple[int, ...]:
-        """Return the first line of the chat template's opening (the next may be today's date), else the BOS token."""
+        """Return the first line of the chat template's start (the next may have today's date), else the BOS token."""
         line, newline, _ = self.template.open.partition("\n")
         if line:
             return tuple(self.encode([Text(text=line + newline, structural=True)]))
@@ -245,6 +245,6 @@ class ModelTokenizer:
     def _render(self, messages: Messages, answering: bool) -> str:
         try:
             text: str = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=answering)
-        except Exception as error:  # for a role it refuses, a template raises an error of jinja
+        except Exception as error:  # a template raises an error of jinja for a role that it does not support
             raise ValueError(str(error)) from error
         return text

@@ -1,8 +1,8 @@
 """A server with OpenAI's API over HTTP: bodies of requests, streamed events, and facts about its models.
 
-Strict servers refuse unknown fields, which are omitted from then on. A failure before the first token is retried, as
-the server asks; later failures are not. Every wait has a limit. Event lines end in LF or CRLF only. (httpx also splits
-at U+2028, which some servers' JSON contains unescaped.) Out of scope: making answers from events (`reply`).
+Strict servers refuse unknown fields; a refused field is omitted from then on. A failure before the first token is
+retried after the delay that the server requests; later failures are not retried. Every wait has a limit. Event lines
+end in LF or CRLF only. (httpx also splits at U+2028, which some servers do not escape.) Out of scope: `reply`.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ OPTIONAL = (
     *("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias"),
     *("top_k", "top_p", "min_p", "seed", "stop", "temperature"),
 )
-"""Optional fields."""
-LONGEST, NEW_LONGEST = "max_tokens", "max_completion_tokens"  # some OpenAI models know the second name only
+"""Fields that are omitted if the server refuses them."""
+LONGEST, NEW_LONGEST = "max_tokens", "max_completion_tokens"  # some OpenAI models accept only the second name
 
 
 class Bodies:
-    """Makes bodies for one server, and remembers the fields it refuses."""
+    """Makes the bodies of requests to one server, and remembers the fields that it refuses."""
 
     def __init__(self, spec: ServerSpec) -> None:
         self._spec, self._refused = spec, set[str]()
@@ -83,12 +83,12 @@ def headers_of(request: Request, spec: ServerSpec) -> dict[str, str]:
 
 
 def name_of(secret: str) -> str:
-    """Return a constant name for a conversation or customer that reveals nothing."""
+    """Return a name for a conversation or customer: always the same, but it does not reveal their id."""
     return digest("elsewhere", secret).partition(":")[2][:32]
 
 
 async def data_of(chunks: AsyncIterator[bytes]) -> AsyncGenerator[str]:
-    """Return the data of each event. A last event without end is included."""
+    """Yield the data of each event. A last event without an empty line at its end is included."""
     lines: list[str] = []
     async with aclosing(_lines_of(chunks)) as found:
         async for line in found:
@@ -117,16 +117,16 @@ def _text_of(line: bytes) -> str:
 
 
 CONNECT_S, SEND_S, BETWEEN_S, LOOK_S = 5.0, 30.0, 60.0, 5.0
-"""Seconds for connecting, sending, the next token, and questions about the server."""
+"""Time limits in seconds: for connecting, sending, the next token, and requests for facts about the server."""
 TRIES, FIRST_WAIT_S, LONGEST_WAIT_S = 3, 0.5, 20.0
 """Attempts per answer, the first wait between them, and the longest wait that a server may request."""
 CONTEXT_NAMES = ("max_model_len", "context_window", "context_length", "max_context_length")
-"""Fields with the context length in servers' lists of models."""
+"""Names of the field for the context length in different servers' lists of models."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFacts:
-    """A server's facts. models: names. context_tokens: the used model's, if reported."""
+    """Facts about a server. models: their names. context_tokens: context length of the used model, if reported."""
 
     models: tuple[str, ...] = ()
     context_tokens: int | None = None
@@ -149,7 +149,7 @@ class ChatServer:
         await self._client.aclose()
 
     async def events(self, body: dict[str, Any], headers: Mapping[str, str]) -> AsyncGenerator[Mapping[str, Any]]:
-        """Return the events of an answer. Raises Refusal if the server refuses, and CacheError for other failures."""
+        """Yield the events of an answer. Raises Refusal if the server refuses, and CacheError for other failures."""
         tried, has_begun = 0, False
         while True:
             wait: float | None = None
@@ -180,8 +180,8 @@ class ChatServer:
             await asyncio.sleep(max(wait or 0, FIRST_WAIT_S * 2 ** (tried - 1) * random.uniform(0.8, 1.2)))
 
     async def _tried(self, body: dict[str, Any], headers: Mapping[str, str]) -> AsyncGenerator[Mapping[str, Any]]:
-        """Make one attempt. A stream without [DONE] must contain a finish reason. Raises Refusal, httpx.HTTPError,
-        ServerFailed.
+        """Make one attempt. A stream that ends without [DONE] must have a finish reason. Raises Refusal,
+        httpx.HTTPError, ServerFailed.
         """
         clock, spec = asyncio.get_running_loop().time, self._spec
         wait, has_begun, has_ended = spec.first_token_s, False, False
@@ -214,7 +214,7 @@ class ChatServer:
             raise ServerFailed(f"the model's server {spec.url} {said}") from error
 
     async def _data(self, response: httpx.Response) -> AsyncGenerator[str]:
-        """Return the data of each event; the whole body if the server does not stream."""
+        """Yield the data of each event, or the whole body if the server does not stream."""
         if "json" in response.headers.get("content-type", ""):
             yield (await response.aread()).decode(errors="replace")
             return
@@ -234,7 +234,7 @@ class ChatServer:
             raise refusal
         return event
 
-    # --- what it says of itself ------------------------------------------------------------------------------
+    # --- facts about the server ------------------------------------------------------------------------------
 
     async def look(self) -> ServerFacts:
         try:
@@ -258,7 +258,7 @@ class ChatServer:
 
 
 async def _following(events: AsyncGenerator[str], deadline: float, has_ended: bool) -> str | None:
-    """Return the data of the next event; None at the end. After the last token, a missing end is not an error."""
+    """Return the data of the next event; None at the end. has_ended: the answer is complete, so an error is the end."""
     try:
         async with asyncio.timeout_at(deadline):
             return await anext(events, None)

@@ -1,8 +1,8 @@
-"""An engine whose model runs in another server: vLLM, SGLang, llama.cpp, Ollama, or a hosted one.
+"""An engine whose model runs in another server: vLLM, SGLang, llama.cpp, Ollama, or a hosted service.
 
 Prompts are arranged as for a local engine, in ids that contain their text (`text_tokens`), and sent as messages. A
-question is sent even if the server was unreachable before, so a restarted server is used at once. There are no modules
-and prefixes. Files of an earlier local engine are not used, but deletion removes them.
+question is sent even if the server was unreachable before, so a restarted server is used at once. This engine has no
+modules or prefixes. It does not use files of an earlier local engine, but deletion removes them.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ from cache.serving.exchange import Told
 
 
 class ServerAnswer(Generation):
-    """A generation that runs as a task of an event loop. submitted: `time.perf_counter` at its start."""
+    """A generation that runs as a task of an event loop. submitted: time of submission (`time.perf_counter`)."""
 
     def __init__(self, request: Request, stop: Callable[["ServerAnswer"], None]) -> None:
         """stop: called by `cancel`."""
@@ -70,7 +70,7 @@ class ServerAnswer(Generation):
                 async with aclosing(server.events(body, headers_of(self.request, spec))) as events:
                     async for event in events:
                         if piece := self.reply.take(event):
-                            if CLOSE in self.reply.text:  # the start tag was in the prompt
+                            if CLOSE in self.reply.text:  # the server puts the start tag into the prompt
                                 raise CacheError(thinks_aloud(spec))
                             self.first = self.first or time.perf_counter()
                             self.deliver(piece)
@@ -102,7 +102,7 @@ class ServerAnswer(Generation):
 
 
 def quoted(request: Request, tokenizer: TextTokenizer) -> Generation:
-    """Answer a request with a given answer. The server is not asked: nothing is left to choose."""
+    """Return the given answer of a request as its generation. Nothing is sent to the server."""
     generation, text = Generation(), tokenizer.decode(request.sampling.given[:-1])
     generation.deliver(text)
     generation.deliver(
@@ -120,8 +120,8 @@ def modules_of(plan: Plan) -> tuple[ModuleUse, ...]:
 
 
 def shortened(plan: Plan) -> Plan | None:
-    """Return a prompt without the first third of its passages; None if it has none. The first module is the system
-    text.
+    """Return a prompt without the first third of its passages; None if it has no passages. The first module is the
+    system text, not a passage.
     """
     passages = plan.segments()[1:]
     left_out = passages[: -(-len(passages) // 3)]
@@ -130,7 +130,7 @@ def shortened(plan: Plan) -> Plan | None:
 
 ELSEWHERE = "the language model is remote"
 NOT_HERE = f"{ELSEWHERE}: its memory is its server's own"
-ASSUMED_CONTEXT = 4096  # tokens if the context length is unknown: as small as with any server
+ASSUMED_CONTEXT = 4096  # tokens if the context length is unknown: small enough for any usual server
 FRESH_S, PATIENCE_S = 2.0, 12.0  # seconds for which a server's facts are valid, and seconds to wait for them
 NO_KV = KVShape(layers=0, kv_heads=0, head_dim=0, dtype="float32")
 BUSY = "the desk is busy: too many questions are waiting, try again soon"
@@ -138,7 +138,7 @@ log = logging.getLogger(__name__)
 
 
 class RemoteEngine:
-    """An `EngineInterface` for a model on a server. problem: the last known reason why it is unreachable, or empty."""
+    """An `EngineInterface` for a model on a server. problem: why the server is unreachable, as last known, or empty."""
 
     num_restarts, num_shortages, module_room, seconds_per_token = 0, 0, 0, 0.0
 
@@ -149,8 +149,8 @@ class RemoteEngine:
         left_over: DiskTier | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
-        """Check the server once, without requiring it. left_over: module files of an earlier local engine. transport:
-        instead of the network.
+        """Check the server once; it may be unreachable. left_over: module files of an earlier local engine. transport:
+        replaces the network in tests.
         """
         self._spec, self._limits, self._left_over, self.tokenizer = spec, limits, left_over, TextTokenizer()
         self._server, self._slots = ChatServer(spec, transport), asyncio.Semaphore(limits.running)
@@ -183,7 +183,7 @@ class RemoteEngine:
 
     @property
     def info(self) -> ModelInfo:
-        """Properties of the model. Positions are tokens of the context, if known."""
+        """Properties of the model. max_positions: context length in tokens, or ASSUMED_CONTEXT."""
         spec = self._spec
         return ModelInfo(
             name=spec.name,
@@ -246,13 +246,13 @@ class RemoteEngine:
             running = sum(answer.begun > 0 for answer in self._open)
             return running, len(self._open) - running
 
-    # --- modules, of which there are none ---------------------------------------------------------------------
+    # --- modules (there are none) -----------------------------------------------------------------------------
 
     def key(self, segment: Segment, tenant: str = PUBLIC_TENANT) -> str:
         return digest("elsewhere", tenant, segment.name, repr(segment.tokens))
 
     def encode(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Future[Encoded]:
-        """Return a result without encoded and failed modules."""
+        """Return a finished result: no module is encoded, none fails."""
         done: Future[Encoded] = Future()
         done.set_result(Encoded(0, {}))
         return done
@@ -261,7 +261,7 @@ class RemoteEngine:
         return Told(lambda: None)
 
     def forget(self, keys: Set[str]) -> int:
-        """Remove module files. Returns the number found. A server's cache expires by itself."""
+        """Remove module files of an earlier local engine. Returns their number. A server's cache expires by itself."""
         if self._left_over is None:
             return 0
         return sum(self._left_over.remove(key) for key in keys if key in self._left_over)
@@ -341,14 +341,14 @@ class RemoteEngine:
         return CacheError("the question could not be sent to the model's server: ask again (the log has the cause)")
 
     def _stop(self, answer: ServerAnswer) -> None:
-        with suppress(RuntimeError):  # the loop is closed: it has ended
+        with suppress(RuntimeError):  # the loop is closed, so the answer has ended
             self._loop.call_soon_threadsafe(lambda: answer.task is not None and answer.task.cancel())
 
-    # --- is the server there? --------------------------------------------------------------------------------
+    # --- state of the server ---------------------------------------------------------------------------------
 
     @property
     def is_running(self) -> bool:
-        """Return whether the server was reachable and accepted key and model at the last check. Checks are rare."""
+        """Return whether the server was reachable and accepted key and model, not longer than FRESH_S ago."""
         if self._is_closed:
             return False
         with self._looking:
@@ -370,7 +370,7 @@ class RemoteEngine:
         self._looked = time.monotonic()
 
     def _found(self, problem: str) -> None:
-        """Log once that the server is unreachable, and once that it is back."""
+        """Store the problem, or "" for none. Logs once that the server is unreachable, and once that it is back."""
         if problem and not self.problem:
             log.warning("%s", problem)
         elif self.problem and not problem:

@@ -1,8 +1,8 @@
 """Parameters of a server, and its answers: text without thoughts, finish reason, token counts, and refusals.
 
 Text between <think> and </think> at the very start is a thought and is not shown. Servers report reused tokens under
-different names or not at all; a missing number is unknown, not 0. A refusal becomes one line with the server and the
-fix. The line is logged, so it has the server's status and code, but not its text, which may repeat the question.
+different names or not at all; a missing number is unknown, not 0. A refusal becomes one line that names the server and
+the fix. It is logged, so it has the server's status and code but not its text, which can repeat the question.
 """
 
 import json
@@ -23,9 +23,9 @@ from cache.errors import CacheError, EngineFull, PromptError, ServerFailed
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSpec:
     """A server. url: base URL of the OpenAI API, for example http://127.0.0.1:8000/v1. name: the model's name there.
-    key: never shown. context_tokens: most tokens of prompt and answer together; None: as reported. first_token_s:
-    maximum time to the first token. session_headers: headers with the conversation, for routers with sticky sessions.
-    cache_salt (vLLM, separates customers' prefixes), cache_key (OpenAI's `prompt_cache_key`): whether to send them.
+    key: API key, never shown. context_tokens: maximum tokens of prompt and answer together; None: as reported.
+    first_token_s: maximum time to the first token. session_headers: headers that identify the conversation, for routers
+    with sticky sessions. cache_salt: send vLLM's, which separates customers. cache_key: send OpenAI's prompt_cache_key.
     """
 
     url: str
@@ -42,11 +42,11 @@ OPEN, CLOSE = "<think>", "</think>"
 
 
 class Thoughts:
-    """Removes thoughts from a text that arrives in pieces. has_any: it found some."""
+    """Removes thoughts from a text that arrives in pieces. has_any: thoughts were found."""
 
     def __init__(self) -> None:
         self.has_any = False
-        self._is_over = False  # from here on everything is text
+        self._is_over = False  # True: thoughts have ended, all further text is the answer
         self._held = ""
 
     def without(self, piece: str) -> str:
@@ -65,7 +65,7 @@ class Thoughts:
         return self._rest(behind) if close and behind else ""
 
     def end(self) -> str:
-        """Return the text held back at the end, if it is not a thought."""
+        """Return held-back text at the end of the answer, if it is not a thought."""
         return "" if self.has_any else self._rest(self._held)
 
     def _rest(self, text: str) -> str:
@@ -74,13 +74,13 @@ class Thoughts:
 
 
 ENDINGS: dict[str, FinishReason] = {"length": "length", "max_tokens": "length"}
-"""Finish reasons by the server's word; any other word is a normal end."""
+"""Finish reasons by the server's word for them. Any other word is a normal end ("stop")."""
 THOUGHTS = ("reasoning_content", "reasoning", "thinking")
-"""Fields with thoughts: vLLM, SGLang, llama.cpp; OpenRouter, newer vLLM; Ollama."""
+"""Fields with thoughts. First: vLLM, SGLang, llama.cpp. Second: OpenRouter, newer vLLM. Third: Ollama."""
 
 
 class Reply:
-    """An answer in progress. text: so far, without thoughts. ending: the server's finish reason."""
+    """An answer in progress. text: the text so far, without thoughts. ending: the server's finish reason."""
 
     def __init__(self) -> None:
         self.text = self.ending = ""
@@ -125,8 +125,8 @@ def says_why_it_ends(event: Mapping[str, Any]) -> bool:
 
 
 def usage_of(usage: Mapping[str, Any], timings: Mapping[str, Any]) -> Usage:
-    """Convert a server's numbers. Reused tokens count as prefix. If reuse is not reported, no token counts as computed
-    or reused. If the prompt's length is not reported, `prompt_tokens` is 0.
+    """Convert a server's token counts. Reused tokens count as prefix. If the server does not report reuse, `computed`
+    and `prefix` are 0. If it does not report the prompt's length, `prompt_tokens` is 0.
     """
     cached = _first(
         _mapping(usage.get("prompt_tokens_details")).get("cached_tokens"),  # OpenAI, vLLM, SGLang, llama.cpp
@@ -153,12 +153,12 @@ def _choice(event: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _said(choice: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the new part of a message, or the whole message if it was not streamed."""
+    """Return the new part of a streamed message, or the whole message."""
     return _mapping(choice.get("delta") or choice.get("message"))
 
 
 def _anthropic_prompt(usage: Mapping[str, Any]) -> int | None:
-    """Return the prompt tokens: Anthropic counts tokens read from or written to its cache separately."""
+    """Return the sum of prompt tokens. Anthropic counts tokens read from or written to its cache separately."""
     apart = (usage.get(f"cache_{done}_input_tokens") for done in ("read", "creation"))
     given = _first(usage.get("input_tokens"))
     return None if given is None else given + sum(_first(number) or 0 for number in apart)
@@ -184,13 +184,13 @@ _TOO_LONG = re.compile(
     r"|(prompt|input|request|messages?) (is |are )?too (long|large)|(prompt|input)[^.]{0,60}(exceeds?|longer than)",
     re.IGNORECASE,
 )
-LONGEST_TOLD_S = 3600.0  # of what a server asks callers to wait
+LONGEST_TOLD_S = 3600.0  # maximum wait that is passed on from a server to callers
 _CODE = re.compile(r"[A-Za-z][A-Za-z_]{0,63}")  # pattern of error codes: a word, such as rate_limit_exceeded
 
 
 class Refusal(Exception):
     """A refused request. message: the server's text, never shown. code: the server's error code, if any. retry_after:
-    seconds, if given.
+    requested wait in seconds, if given.
     """
 
     def __init__(self, status: int, message: str, code: str = "", retry_after: float | None = None) -> None:
@@ -240,8 +240,8 @@ def refusal_in(event: Mapping[str, object]) -> Refusal | None:
 
 
 def said_in(text: str) -> tuple[str, str]:
-    """Return the error message in a body in the formats of OpenAI, Ollama, FastAPI and others, and the error's code or
-    type; "" if missing.
+    """Return the error message of a body, and the error's code or type ("" if missing). Reads the formats of OpenAI,
+    Ollama, FastAPI and others.
     """
     try:
         found = json.loads(text)

@@ -1,8 +1,8 @@
 """Prompts for a server with its own tokenizer: token ids that are pieces of text.
 
-An id contains the bytes of a text piece with the length of a typical token. So a plan of such ids is the prompt's text
-without loss, and its length estimates the server's number of tokens, for English rather too high than too low. Ids
-below 0 are borders between messages, made by structural strings only.
+An id contains the bytes of a text piece that is as long as a typical token. So a plan of such ids has the whole text of
+the prompt, and its length estimates the server's number of tokens. For English, the estimate is more often too high
+than too low. Ids below 0 are borders between messages; only structural strings make them.
 """
 
 import re
@@ -14,7 +14,7 @@ from cache.prompt.plan import Plan
 from cache.prompt.tokenizer import ChatTemplate, RoleStrings
 
 BORDERS: dict[str, RoleName] = {"<system>": "system", "<user>": "user", "<assistant>": "assistant"}
-"""Structural strings, and the role of the message that each starts."""
+"""Role of the message that begins after each structural string."""
 IDS: dict[str, int] = {border: -number for number, border in enumerate(BORDERS, start=1)}
 ROLE_OF: dict[int, RoleName] = {IDS[border]: role for border, role in BORDERS.items()}
 STOP = -1 - len(BORDERS)  # ends an answer; not in a prompt
@@ -31,7 +31,7 @@ TEMPLATE = ChatTemplate(
 )
 _PIECE = re.compile(r" ?[A-Za-z]{1,5}|[ \t]{1,4}|[\r\n]{1,2}|(?s:.)")
 _BORDER = re.compile("|".join(map(re.escape, BORDERS)))
-_FULL = b"\x01"  # before the bytes of a piece: no byte of it is lost at the beginning, and no id is 0
+_FULL = b"\x01"  # put before the bytes of a piece, so that leading zero bytes are not lost and no id is 0
 
 
 class TextTokenizer:
@@ -60,8 +60,8 @@ class TextTokenizer:
 
 
 def messages_of(plan: Plan, tokenizer: TextTokenizer) -> list[dict[str, str]]:
-    """Return the prompt as OpenAI messages with role and content. The last border, where the answer starts, makes no
-    message.
+    """Return the prompt as OpenAI messages with role and content. The last border is the start of the answer; it makes
+    no message.
     """
     messages: list[dict[str, str]] = []
     role: RoleName = "user"

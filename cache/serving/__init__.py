@@ -1,1 +1,1 @@
-"""The interface of an engine, and engines in processes of their own."""
+"""The interface of an engine, and engines in separate processes."""

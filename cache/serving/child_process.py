@@ -1,7 +1,7 @@
-"""The process of an engine, before anything is said to it, and how many processors a process may use.
+"""The start and end of an engine's process, and the number of CPUs that a process may use.
 
-It imports for seconds, so it is started first, by a program that has imported nothing itself. Without a message it ends
-with its parent. Out of scope: what is said to it (`engine_process`), and the child's side (`engine_server`).
+The process needs seconds for its imports, so a program starts it before its own imports. If no message arrives, it ends
+with its parent. Out of scope: messages to it (`engine_process`), and the child's side (`engine_server`).
 """
 
 import math
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-KILLED_S = 5.0  # seconds that a killed child may take to end: it may wait for a disk
+KILLED_S = 5.0  # maximum wait for the end of a killed child, which may be waiting for a disk
 _ROOT = Path(__file__).resolve().parents[2]
 _MODULE = "cache.serving.engine_server"
 
@@ -28,7 +28,7 @@ class ChildProcess:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # a library's output must not appear in the parent's
+                stdout=2,  # to stderr: output of libraries must not mix with the parent's output
                 pass_fds=(theirs.fileno(),),
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
                 start_new_session=True,  # the parent handles Ctrl-C
@@ -49,7 +49,7 @@ class ChildProcess:
         return True
 
     def end(self) -> str:
-        """Wait for the end of a process that ends or was killed. Returns how it ended."""
+        """Wait for the end of a process that is ending or was killed. Returns a text that tells how it ended."""
         try:
             status = self._process.wait(KILLED_S)
         except subprocess.TimeoutExpired:
@@ -57,7 +57,7 @@ class ChildProcess:
         return f"exit status {status}" if status >= 0 else f"killed by {signal.Signals(-status).name}"
 
     def close(self) -> None:
-        """Kill a process that was not used."""
+        """Kill an unused process and close the socket."""
         self.kill()
         self.end()
         self.socket.close()
@@ -67,7 +67,7 @@ CGROUPS, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def usable_processors() -> int:
-    """Return how many CPUs this process may use, at least 1: its affinity, or less if its cgroup limits its time.
+    """Return the number of CPUs that this process may use, at least 1: its affinity, or less if its cgroup limits it.
     PyTorch counts all CPUs of the machine: in a container with 2 of 32 CPUs, 32 threads would wait for each other.
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -75,7 +75,7 @@ def usable_processors() -> int:
 
 
 def _limits() -> Iterator[float]:
-    """Return the CPUs of each group and its parents. A container's own group may be mounted as the root."""
+    """Yield the CPU limits of each cgroup and its parents. A container's own cgroup may be mounted as the root."""
     for line in _read(OWN_GROUPS).splitlines():
         _, kinds, path = [*line.split(":", 2), "", ""][:3]
         if kinds and "cpu" not in kinds.split(","):

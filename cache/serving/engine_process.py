@@ -1,9 +1,9 @@
 """An engine in a child process, so that the program's own work and its GIL do not slow down decoding.
 
-The child is started with one end of a socket pair and ends when the other end is closed. Nothing listens, so no other
+The child is started with one end of a socket pair and ends when the other end is closed. No port is open, so no other
 process can connect. If the child ends or hangs, open requests get an error and a new child starts with empty memory;
-the disk tier remains. New requests wait for it, or fail while it rests (`restarts`). Out of scope: the child's side
-(`engine_server`).
+the disk tier remains. New requests wait for the new child, or fail during a wait after repeated failures (`restarts`).
+Out of scope: the child's side (`engine_server`).
 """
 
 import logging
@@ -28,14 +28,14 @@ from cache.serving.exchange import DOWN, Connection, EngineElsewhere, Exchange
 from cache.serving.interface import Cancellable
 from cache.serving.messages import CallName, EngineSpec, decoded, encoded, read_all, result_of
 
-SEND_S = 20  # seconds after which a child that reads nothing hangs
+SEND_S = 20  # seconds after which a child that does not read counts as hanging
 
 
 class Child:
-    """The child process. messages: those that it sends."""
+    """The child process. messages: iterator over the messages that it sends."""
 
     def __init__(self, process: ChildProcess | None = None) -> None:
-        """process: one that was started before."""
+        """process: a process that was started before; None: start one."""
         self._process = process or ChildProcess()
         self.connection = Connection(self._process.socket, SEND_S)
         self.messages: Iterator[Any] = read_all(self.connection.frames(), messages.FromEngine)
@@ -49,8 +49,8 @@ class Child:
         return self.begun()
 
     def order(self, spec: EngineSpec) -> None:
-        """Let the child load its model."""
-        with suppress(OSError):  # it has failed already, and may have said why
+        """Order the child to load its model."""
+        with suppress(OSError):  # the child has failed; `begun` raises its error
             self.connection.send(encoded(messages.Begin(spec)))
 
     def begun(self) -> messages.Begun:
@@ -66,12 +66,12 @@ class Child:
         raise CacheError(f"the engine's process could not start ({self.end(0)}): see its output on stderr")
 
     def kill(self) -> None:
-        """Kill the process. Its messages end at once, even if the process does not."""
+        """Kill the process. `messages` ends at once, even if the process does not."""
         self._process.kill()
         self.connection.close()
 
     def end(self, patience_s: float) -> str:
-        """Close the connection, kill the process after `patience_s`, and return how it ended."""
+        """Close the connection, and kill the process if it has not ended after `patience_s`. Returns how it ended."""
         self.connection.end_sending()
         if not self._process.has_ended(patience_s):
             self.kill()
@@ -80,7 +80,7 @@ class Child:
 
 CLOSE_S = 3.0  # seconds that the child may take to end. Modules that are not on disk by then are encoded again
 ENDED_S = 1.0  # seconds that a child may take to end after its last message
-STATE_S = 5.0  # seconds after which a child that does not report its state counts as not running
+STATE_S = 5.0  # seconds to wait for the child's state; without a reply it counts as not running
 LOOK_S = 5.0  # seconds between checks for a hanging child
 log = logging.getLogger(__name__)
 
@@ -226,7 +226,7 @@ class EngineProcess(EngineElsewhere):
         self._exchange.disconnect(CacheError(RESTARTED))
 
     def _begin_anew(self) -> None:
-        """Connect a new child, after a rest if failures repeat, unless closed."""
+        """Start and connect a new child. If failures repeat, wait before. Does nothing once closed."""
         while not self._closing.is_set():
             if rest := self._rests.failed():
                 log.error("the engine waits %g s before it tries again", rest)
@@ -253,8 +253,8 @@ class EngineProcess(EngineElsewhere):
     # --- on the thread that watches --------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Kill a hanging child: one that reports so twice, or is silent or not running for `hang_s`. Requests fail if a
-        new child starts slowly.
+        """Kill a hanging child: it reports `hangs` in two checks, or has not been running for `hang_s`. If a new child
+        takes that long to start, requests fail.
         """
         hang_s = self._spec.limits.hang_s
         look_s, sound = min(LOOK_S, hang_s / 4), time.monotonic()

@@ -35,7 +35,7 @@ from cache.serving.interface import Cancellable
 from cache.serving.local_engine import LocalEngine, start_engine
 from cache.serving.messages import EngineSpec, arguments_of, decoded, encoded, read_all
 
-CALLS_AT_ONCE = 32  # most calls wait for the engine
+CALLS_AT_ONCE = 32  # threads for calls; most of them wait for the engine
 log = logging.getLogger(__name__)
 
 
@@ -46,7 +46,7 @@ class Outgoing:
         self._connection, self._thread = connection, ThreadPoolExecutor(1, "sending")
 
     def send(self, message: Any) -> None:
-        self._thread.submit(self._connection.send, encoded(message))  # fails if nobody reads: the process ends soon
+        self._thread.submit(self._connection.send, encoded(message))  # fails without a reader: this process ends soon
 
     def close(self) -> None:
         self._thread.shutdown()
@@ -70,7 +70,7 @@ class SentGeneration(Generation):
 
 
 class EngineServer:
-    """Executes messages with an engine."""
+    """Carries out arriving messages with an engine."""
 
     def __init__(self, engine: LocalEngine, outgoing: Outgoing) -> None:
         self._engine, self._outgoing = engine, outgoing
@@ -149,7 +149,7 @@ def state_of(engine: LocalEngine, number: int) -> messages.State:
 
 
 def as_cache_error(what: str, error: BaseException) -> CacheError:
-    """Return the parent's error. An unforeseen error is also logged."""
+    """Return the error to send to the parent. An unexpected error is also logged."""
     if isinstance(error, CacheError):
         return error
     log.error("%s has failed", what, exc_info=error)
@@ -171,7 +171,7 @@ def load_engine(spec: EngineSpec) -> LocalEngine:
 
 
 def arriving(connection: Connection, has_begun: threading.Event) -> Iterator[bytes]:
-    """Yield arriving frames, read by a thread. If the parent ends while the model loads, this ends the process."""
+    """Yield arriving frames, which a thread reads. If the parent ends while the model loads, end this process."""
     arrived: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
 
     def read() -> None:
@@ -189,17 +189,17 @@ def arriving(connection: Connection, has_begun: threading.Event) -> Iterator[byt
 def main() -> None:
     for ended_by in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ended_by, signal.SIG_IGN)
-    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # between its own parts
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # warnings about its own code
     write_log()
     connection, has_begun = Connection(socket.socket(fileno=int(sys.argv[1]))), threading.Event()
     arrived = read_all(arriving(connection, has_begun), messages.ToEngine)
     outgoing = Outgoing(connection)
-    gc.disable()  # until the model is loaded: imports make only objects that stay
+    gc.disable()  # until the model is loaded: imports make objects that are never freed
     try:
         spec = next(arrived).spec
         write_log(spec.log_format, spec.log_level)
         engine = load_engine(spec)
-        gc.freeze()  # otherwise a full garbage collection examines PyTorch's objects, and no token is made meanwhile
+        gc.freeze()  # otherwise a full garbage collection checks PyTorch's objects and delays tokens
         gc.enable()
     except Exception as error:
         outgoing.send(messages.Failed(0, as_cache_error("loading the model", error)))
@@ -209,7 +209,7 @@ def main() -> None:
         EngineServer(engine, outgoing).serve(arrived)
     outgoing.close()
     logging.shutdown()
-    os._exit(0)  # nothing is left to do, and a normal exit takes a while
+    os._exit(0)  # all work is done, and a normal exit is slow
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The client side of an engine in another process: a connection, open requests by number, and arranging prompts.
 
-Without a connection, requests are held and sent later. Prompts are arranged with the model's tokenizer, without its
-weights. Out of scope: starting and connecting an engine (`engine_process`, `cache.cluster.cluster_engine`).
+While there is no connection, requests are held and sent later. Prompts are arranged with the model's tokenizer, without
+its weights. Out of scope: starting and connecting an engine (`engine_process`, `cache.cluster.cluster_engine`).
 """
 
 import socket
@@ -29,8 +29,8 @@ DOWN = messages.State()
 
 
 class Connection:
-    """One end of a socket pair. Each frame of bytes follows its length. Any thread may send; one thread reads. most_s:
-    whole seconds after which an end that reads nothing is closed.
+    """One end of a socket pair. A frame is its length, then its bytes. Any thread may send; one thread reads. most_s:
+    if the other end does not read for this time (whole seconds), the connection is closed.
     """
 
     def __init__(self, end: socket.socket, most_s: int | None = None) -> None:
@@ -39,7 +39,7 @@ class Connection:
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", most_s, 0))
 
     def send(self, frame: bytes) -> None:
-        """Send a frame, and wait until the other end reads it. Raises OSError if the other end is closed."""
+        """Send a frame; may wait until the other end reads. Raises OSError if it is closed or does not read."""
         with self._sending:
             try:
                 self._end.sendall(len(frame).to_bytes(_LENGTH_BYTES, "big") + frame)
@@ -61,7 +61,7 @@ class Connection:
             self._end.shutdown(socket.SHUT_RDWR)
 
     def end_sending(self) -> None:
-        with suppress(OSError):  # the other end has gone
+        with suppress(OSError):  # the other end is closed
             self._end.shutdown(socket.SHUT_WR)
 
 
@@ -69,7 +69,7 @@ Reply = messages.EncodingEnded | messages.Returned | messages.State
 
 
 class RemoteGeneration(Generation):
-    """An answer generated in another process. request: its request, if the owner lists open requests."""
+    """An answer generated in another process. request: listed in `Exchange.open_requests`, unless None."""
 
     def __init__(self, cancel: Callable[[], None], request: Request | None = None) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class RemoteGeneration(Generation):
 
 
 class Told:
-    """Work that gets no reply."""
+    """Work that was sent and gets no reply. It can be cancelled."""
 
     def __init__(self, cancel: Callable[[], None]) -> None:
         self._cancel = cancel
@@ -93,7 +93,7 @@ class Told:
 
 
 class Exchange:
-    """Open requests by number. Thread-safe. One thread of its owner connects it and calls `receive`."""
+    """Open requests by number. Thread-safe. One thread of the owner calls `connect` and `receive`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -142,7 +142,7 @@ class Exchange:
             self._held.clear()
 
     def disconnect(self, error: CacheError) -> None:
-        """End all open requests with an error, and hold new ones."""
+        """End all open requests with an error. New requests are held until the next connection."""
         with self._lock:
             self._connection = None
             lost = self._take_open()
@@ -150,7 +150,7 @@ class Exchange:
             _fail(one, error)
 
     def rest(self, why: str) -> None:
-        """End held and new requests with an error until a connection exists. Does nothing while connected."""
+        """End held requests, and new ones until the next connection, with an error. Does nothing while connected."""
         with self._lock:
             if self._connection is not None:
                 return
@@ -165,13 +165,13 @@ class Exchange:
         return lost
 
     def stop(self, why: str) -> None:
-        """End everything with EngineStopped, and refuse new requests."""
+        """End all open requests with EngineStopped, and refuse new ones."""
         with self._lock:
             self._stopped = self._stopped or why
         self.disconnect(EngineStopped(why))
 
     def receive(self, message: Any) -> None:
-        """Deliver a message. Without an open request it is dropped."""
+        """Deliver a message to its open request. Without such a request, the message is dropped."""
         if isinstance(message, messages.Piece):
             if isinstance(generation := self._open.get(message.number), Generation):
                 generation.deliver(message.text)
@@ -213,7 +213,7 @@ class Exchange:
             return
         try:
             self._connection.send(frame)
-        except OSError:  # the reader sees it as well, and ends open requests
+        except OSError:  # the reading thread also notices it, and ends open requests
             return
 
 
@@ -228,7 +228,7 @@ class EngineElsewhere(Arranger):
     """The part of `EngineInterface` that all engines in other processes share."""
 
     def __init__(self, describe: Callable[[], messages.Begun], spec: EngineSpec) -> None:
-        """describe: waits for the engine's description of itself. Raises CacheError."""
+        """describe: waits until the engine has started, and returns its properties. Raises CacheError."""
         tokenizer = load_tokenizer(spec.model, converted=spec.converted)  # while the engine loads its model
         begun = describe()
         super().__init__(begun.info, tokenizer, spec.placement, spec.slot)
@@ -249,7 +249,7 @@ class EngineElsewhere(Arranger):
         raise NotImplementedError
 
     def _state(self) -> messages.State:
-        """Return the engine's state; `DOWN` if it does not report it."""
+        """Return the engine's state; `DOWN` if the engine does not report it."""
         raise NotImplementedError
 
     def key(self, segment: Segment, tenant: str = PUBLIC_TENANT) -> str:

@@ -1,6 +1,6 @@
 """The interface of an engine, in a thread or in another process.
 
-All arguments and results are values that can be sent. Out of scope: the additional methods of an engine in a thread,
+All arguments and results can be sent to another process. Out of scope: additional methods of an engine in a thread,
 for tests and measurements.
 """
 
@@ -16,7 +16,7 @@ from cache.prompt.parts import Text, TextModule
 from cache.prompt.plan import Placement, Plan, Segment
 from cache.prompt.tokenizer import ChatTokenizer
 
-CONTENTS_S = 10.0  # maximum seconds that a request for contents waits: there may be many
+CONTENTS_S = 10.0  # maximum seconds to wait for the contents of tiers, which may be large
 
 
 class Cancellable(Protocol):
@@ -27,8 +27,8 @@ class Cancellable(Protocol):
 
 
 class EngineInterface(Protocol):
-    """Methods may be called from any thread. They raise EngineStopped if they need an engine that has stopped, and
-    CacheError instead of waiting for one that fails or hangs. `LocalEngine` and `RemoteEngine` are implementations.
+    """Methods may be called from any thread. They raise EngineStopped if the engine has stopped, and CacheError if it
+    fails or hangs, so that no caller waits forever. `LocalEngine` and `RemoteEngine` are implementations.
     """
 
     @property
@@ -41,11 +41,11 @@ class EngineInterface(Protocol):
 
     @property
     def is_running(self) -> bool:
-        """Whether requests are accepted and computed."""
+        """True if requests are accepted and computed."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is no work, neither requests nor modules. It may change at any time."""
+        """True if there are neither requests nor modules to compute. It may change at any time."""
 
     @property
     def num_restarts(self) -> int:
@@ -71,10 +71,10 @@ class EngineInterface(Protocol):
     def arrange(
         self, parts: Sequence[TextModule | Text], placement: Placement | None = None, slot: int | None = None
     ) -> Plan:
-        """Tokenise and place modules and texts in order. placement, slot: the engine's if None. Raises PromptError."""
+        """Tokenise and place modules and texts in order. placement, slot: None: the engine's. Raises PromptError."""
 
     def segment(self, module: TextModule) -> Segment:
-        """Return the segment of a module as in `arrange`. Its place matters only without position independence."""
+        """Return the segment of a module like `arrange`. Without position independence, its place is different."""
 
     def key(self, segment: Segment, tenant: str = PUBLIC_TENANT) -> str:
         """Return the content address of a segment's module for this model."""
@@ -82,7 +82,7 @@ class EngineInterface(Protocol):
     # --- computing -------------------------------------------------------------------------------------------
 
     def submit(self, request: Request) -> Generation:
-        """Queue a request. Refusals except EngineStopped arrive through the generation."""
+        """Queue a request. Errors arrive through the generation, except EngineStopped, which is raised."""
 
     def compute_idle(self, request: Request) -> Generation:
         """Compute a request without reuse while the engine is idle. The generation ends with EngineBusy if there is
@@ -90,11 +90,11 @@ class EngineInterface(Protocol):
         """
 
     def encode(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Future[Encoded]:
-        """Encode modules in advance. The result names failures. Raises ValueError for a bad tenant."""
+        """Encode modules in advance. The result lists failed ones. Raises ValueError for an invalid tenant."""
 
     def prefetch(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Cancellable:
-        """Bring modules to device memory while no request runs, most likely ones first. Raises ValueError for a bad
-        tenant.
+        """Bring modules to device memory while no request runs. segments: most likely ones first. Raises ValueError for
+        an invalid tenant.
         """
 
     # --- modules ---------------------------------------------------------------------------------------------
@@ -103,24 +103,24 @@ class EngineInterface(Protocol):
         """Wait until all earlier requests and encodings have ended and are on disk."""
 
     def forget(self, keys: Set[str]) -> int:
-        """Remove modules from every tier and everything computed with them. Returns the number found. Open requests
-        continue and encode the modules again if needed, but nothing computed with them is stored. So call `settle`
-        first, and submit nothing later with their text.
+        """Remove modules from every tier, and everything computed with them. Returns the number of modules found. Open
+        requests continue and encode the modules again if needed, but nothing computed with them is stored. So call
+        `settle` first, and submit nothing later with their text.
         """
 
     def keep(self, keys: Set[str]) -> None:
         """Replace the set of modules that are evicted only as a last resort."""
 
     def drop_prefixes(self, tenant: str) -> bool:
-        """Remove everything computed for a tenant except modules. Returns False if open requests still need some of it,
-        which remains until the next call.
+        """Remove everything computed for a tenant except modules. Returns False if open requests still need a part of
+        it, which remains until the next call.
         """
 
     def modules(self, tenant: str) -> frozenset[str]:
-        """Return the modules of a tenant in any tier."""
+        """Return the keys of a tenant's modules in all tiers."""
 
     def modules_of_prefixes(self) -> frozenset[str]:
-        """Return the modules from which prefixes in memory were computed, evicted ones included."""
+        """Return the keys of modules from which prefixes in memory were computed, including evicted modules."""
 
     def bring_to_device(self, segment: Segment) -> None:
         """Bring a module to device memory, from another tier or by encoding. Raises CacheError."""
@@ -137,7 +137,7 @@ class EngineInterface(Protocol):
         """
 
     def prefix_uses(self, limit: int) -> list[PrefixUse]:
-        """Return the prefixes that saved most. Raises CacheError after CONTENTS_S."""
+        """Return the prefixes that saved most tokens, at most `limit`. Raises CacheError after CONTENTS_S."""
 
     def flush(self) -> None:
         """Wait until everything is on disk."""

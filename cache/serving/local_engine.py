@@ -64,7 +64,7 @@ class LocalEngine(Engine):
 def start_engine(model: Model, spec: EngineSpec) -> LocalEngine:
     disk: DiskTier | None = None
     if spec.disk and spec.shared is not None:
-        from cache.memory.shared import SharedTier  # fsspec comes with several engines
+        from cache.memory.shared import SharedTier  # fsspec is installed only for several engines
 
         disk = SharedTier(spec.shared, spec.disk, spec.disk_floor)
     elif spec.disk:

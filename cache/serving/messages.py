@@ -1,7 +1,7 @@
 """Messages between a program and its engine in another process: their types, and their bytes (MessagePack).
 
-Each message has a name and is checked against its type when it is read. Reading never runs code. A plan contains each
-segment once. Its spans refer to segments by index, so that equal segments are still one object after deserialisation
+Each message has the name of its type, and its content is checked when it is read. Reading never runs code. A plan has
+each segment once. Its spans refer to segments by index, so that equal segments are still one object after decoding
 (`Span.continues`). Out of scope: tracebacks, and teacher-forced requests and their logits, which only measurements use.
 """
 
@@ -21,11 +21,11 @@ from cache.prompt.plan import Placement, Plan, Segment, Span
 from cache.serving.interface import EngineInterface
 
 Row = tuple[Segment, int | None]
-"""A segment without its conditioning prefix, and the index of that prefix, earlier in the table."""
+"""A segment without its conditioning prefix, and the prefix's index, which is lower, in the table."""
 
 
 class SegmentTable:
-    """Segments by index, each once."""
+    """A list of different segments. Other data refers to a segment by its index."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
@@ -69,7 +69,7 @@ class SentPlan(Struct, array_like=True, frozen=True):
 class EngineSpec(Struct, frozen=True, kw_only=True):
     """Parameters of an engine. model, device, converted, adapter, weights, dtype: see `load_model`. disk: bytes on disk
     in `modules`; 0: no disk tier. disk_floor: see `free_space`. shared: folder or fsspec URL of a disk tier that
-    engines share. threads: CPU threads; None: PyTorch's choice, within the CPU limit of the process. Others: see
+    engines share. threads: CPU threads; None: PyTorch's number, at most the CPUs that the process may use. Others: see
     `Engine`.
     """
 
@@ -108,17 +108,17 @@ CallName = Literal[
     "prefix_uses",
     "flush",
 ]
-"""Methods of `EngineInterface` that take and return values."""
+"""Methods of `EngineInterface` that are sent as a `Call`."""
 
 
 class Begin(Struct, tag=True, frozen=True):
-    """The first message to the process."""
+    """The first message to the process: start an engine."""
 
     spec: EngineSpec
 
 
 class Submit(Struct, tag=True, frozen=True):
-    """A request, without its plan. is_idle: compute it only while the engine is idle."""
+    """A request. Its plan is in `plan`, not in `request`. is_idle: compute it only while the engine is idle."""
 
     number: int
     request: Request
@@ -142,7 +142,7 @@ class Cancel(Struct, tag=True, frozen=True):
 
 
 class Modules(Struct, frozen=True):
-    """Modules: indices in a table of segments."""
+    """Modules of a tenant. asked: their indices in `segments`."""
 
     number: int
     segments: list[Row]
@@ -168,7 +168,7 @@ class Foresee(Modules, tag=True, frozen=True):
 
 
 class Call(Struct, tag=True, frozen=True):
-    """A method, with its arguments as a list."""
+    """Call a method. arguments: encoded list of its arguments."""
 
     number: int
     name: CallName
@@ -176,13 +176,13 @@ class Call(Struct, tag=True, frozen=True):
 
 
 class AskState(Struct, tag=True, frozen=True):
-    """Ask for the state; the reply comes at once."""
+    """Ask for the engine's state. The engine replies at once."""
 
     number: int
 
 
 class Begun(Struct, tag=True, frozen=True):
-    """The model is loaded and requests are accepted. fingerprint: identifies modules, with their stored form."""
+    """The model is loaded and requests are accepted. fingerprint: of the model and the stored form of modules."""
 
     info: ModelInfo
     fingerprint: str
@@ -204,7 +204,7 @@ class Ended(Struct, tag=True, frozen=True):
 
 
 class Failed(Struct, tag=True, frozen=True):
-    """The request with this number has failed; 0: the start has."""
+    """The request with this number has failed. Number 0: the start has failed."""
 
     number: int
     error: CacheError
@@ -233,7 +233,7 @@ class Returned(Struct, tag=True, frozen=True):
 
 
 class State(Struct, tag=True, frozen=True):
-    """See the properties of `EngineInterface` and `Engine.hangs`."""
+    """State of an engine: see the properties of `EngineInterface`, and `Engine.hangs`."""
 
     number: int = 0
     is_running: bool = False
@@ -260,12 +260,12 @@ def result_of(name: CallName) -> Any:
 
 
 def encoded(value: Any) -> bytes:
-    """Return the bytes of a message or of a value in it. Raises NotImplementedError for a tensor."""
+    """Return the bytes of a message or of a value in a message. Raises NotImplementedError for a tensor."""
     return msgpack.encode(value, enc_hook=_plain)
 
 
 def decoded(data: bytes | Raw, kind: Any) -> Any:
-    """Return the message or value. Raises msgspec.ValidationError for another type."""
+    """Return the message or value of these bytes. Raises msgspec.ValidationError for another type."""
     return msgpack.decode(data, type=kind, dec_hook=_rebuilt)
 
 
@@ -288,7 +288,7 @@ def _rebuilt(kind: type, value: Any) -> Any:
 
 
 def _error(kind: str, message: str, *details: Any) -> CacheError:
-    """Return an error by the name of its class; a CacheError for an unknown class. details: a PMLError's."""
+    """Return an error of the class named `kind`; a CacheError for an unknown class. details: of a PMLError."""
     if details:
         where, line, column, source = details
         error = PMLError(message, where=where, line=line, column=column)

@@ -1,1 +1,1 @@
-"""Training of adapters: examples, the model that reads them, and the training loop."""
+"""Training of adapters: examples, the model to train, and the training loop."""

@@ -1,9 +1,9 @@
 """Training examples for modular attention, and their forward pass with gradients in a transformers model.
 
-An example has the shape of a request in one row: a conditioning prefix; modules, each of which sees the prefix, its own
-left context and itself; and queries, each a question with its answer, which see the prefix and the modules. An example
-can also be packed for full attention, where a module sees the modules before it. Rows and positions are the engine's.
-Rotary models only: keys of a module are rotated to the position at which queries see them.
+An example is packed into one row of tokens like a request: a conditioning prefix, modules, and queries. Each module
+sees the prefix, its own left context and itself. Each query is a question with its answer; it sees the prefix and all
+modules. For full attention, each module also sees the modules before it. Rows and positions are the same as in the
+engine. Rotary models only: keys of a module are rotated to the position at which queries see them.
 """
 
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ TokenIds = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingQuery:
-    """Token ids of a question, up to the start of the answer, and of the answer: complete with its end token, or only
-    its start. refused: the answer is a refusal.
+    """Token ids of a question and its answer. question: up to the start of the answer. answer: complete with its end
+    token, or only the first part. refused: the answer is a refusal.
     """
 
     question: TokenIds
@@ -35,8 +35,8 @@ class TrainingQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingExample:
-    """An example. modules: token ids, in prompt order. left_contexts: tokens before each module while it is encoded; no
-    query sees them. gaps: position ids unused before each module.
+    """An example. modules: token ids, in prompt order. left_contexts: tokens before each module during encoding; no
+    query sees them. gaps: number of unused position ids before each module.
     """
 
     prefix: TokenIds
@@ -49,8 +49,8 @@ class TrainingExample:
 @dataclass(frozen=True, slots=True)
 class PackedSegment:
     """Rows of a module or of a left context. They see the prefix, the rows `left_context` and themselves. offset:
-    distance in ids from the encoded position to the position that queries see (may be negative); None for a left
-    context, which no query sees.
+    distance in position ids from the encoded position to the position that queries see (can be negative); None for a
+    left context, because no query sees it.
     """
 
     left_context: slice
@@ -60,9 +60,9 @@ class PackedSegment:
 
 @dataclass(frozen=True, slots=True)
 class PackedExample:
-    """An example as one row of tokens: tokens, positions int64 `[1, T]`. prefix: number of its rows. segments:
-    ascending by rows, a shared left context once; none for full attention. queries: first row of each query, and the
-    end of the last. rows: int64 `[A]`, the rows whose logits predict the answers' tokens.
+    """An example as one row of tokens. tokens, positions: int64 `[1, T]`. prefix: number of rows of the prefix.
+    segments: in ascending rows, each shared left context once; empty for full attention. queries: first row of each
+    query, and the end of the last. rows: int64 `[A]`, rows whose logits predict the answers' tokens.
     """
 
     tokens: Tensor
@@ -74,7 +74,7 @@ class PackedExample:
 
 
 def pack(example: TrainingExample, *, modular: bool) -> PackedExample:
-    """Lay out an example. modular: modules do not see each other; else full attention at the same position ids."""
+    """Lay out an example. modular: modules do not see each other; False: full attention at the same position ids."""
     tokens: list[int] = []
     positions: list[int] = []
 
@@ -147,8 +147,8 @@ class ExampleAttention:
         return self.rotation.back(k.unsqueeze(3), *self._angles[length, offset]).squeeze(3)
 
     def _attend_causal(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        """Attend for the last n of L tokens: q `[1, H*G, n, D]` over k and v `[1, H, L, D]`, each token up to itself.
-        With masks, PyTorch's fused kernels are slower on a CPU than these plain matrix products, mostly backwards.
+        """Causal attention of the last n of L tokens: q `[1, H*G, n, D]` over k and v `[1, H, L, D]`. On a CPU, these
+        plain matrix products are faster than PyTorch's fused kernels with masks, mainly in the backward pass.
         """
         heads, rows, length = k.shape[1], q.shape[2], k.shape[2]
         if (rows, length) not in self._masks:
@@ -162,7 +162,7 @@ class ExampleAttention:
 def example_attention(
     module: nn.Module, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, **kwargs: Any
 ) -> tuple[Tensor, None]:
-    """Attention for transformers instead of its own. The model's forward passes `example` on."""
+    """Replace transformers' attention function. The model's forward passes the argument `example` on to it."""
     example: ExampleAttention = kwargs["example"]
     scale = kwargs.get("scaling")
     return example.attend(q, k, v, q.shape[-1] ** -0.5 if scale is None else scale), None
@@ -172,7 +172,7 @@ EXAMPLE_ATTENTION = "warmdesk-example"
 
 
 class TrainingModel:
-    """A model to train. hf: transformers' rotary model, with replaced attention. Raises ModelError for other models."""
+    """A model to train. hf: transformers' rotary model; its attention is replaced. Raises ModelError for others."""
 
     def __init__(self, hf: Any) -> None:
         self._rotation = find_rotation(hf)
@@ -185,7 +185,7 @@ class TrainingModel:
         self.hf = hf.eval()
 
     def logits(self, example: TrainingExample, *, modular: bool) -> Tensor:
-        """Return logits that predict the answers' tokens, query after query: float32 `[A, vocabulary]` on the model's
+        """Return the logits that predict the answers' tokens, query by query: float32 `[A, vocabulary]` on the model's
         device. modular: see `pack`.
         """
         packed, device = pack(example, modular=modular), self.hf.device

@@ -1,7 +1,7 @@
 """Training of a LoRA adapter with peft: schedule, losses, checkpoints, evaluation, and early stopping.
 
-A checkpoint is one safetensors file, without pickle, replaced as a whole. Logits are `[A, vocabulary]`, the rows that
-predict the answers of an example. Out of scope: contents of examples (`app.training`), and merging a
+A checkpoint is one safetensors file (without pickle) that is replaced as a whole. Logits `[A, vocabulary]` are those
+that predict the answers' tokens of an example. Out of scope: contents of examples (`app.training`), and merging a
 finished adapter (`cache.model.loading`).
 """
 
@@ -27,21 +27,21 @@ from cache.training.examples import TrainingExample, TrainingModel
 from durable import replacing
 
 Objective = Literal["answers", "distil"]
-"""Objectives. answers: the likelihood of the answers. distil: modular attention learns to predict the same as full
-attention, and full attention stays close to the model without the adapter; both are compared on the text of the
-answers. The adapter changes both, because most of their difference comes from the influence of one passage on another,
-which is unknown when passages are encoded separately.
+"""Objectives. answers: maximise the likelihood of the answers. distil: modular attention learns to predict the same as
+full attention, and full attention stays close to the model without the adapter. Both are compared on the answers' text.
+The adapter changes both attentions: most of their difference comes from the influence of one passage on another, which
+is unknown when passages are encoded separately.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """The settings of a training, which ends after `steps` or `minutes`, whichever is reached first. batch_size:
-    examples of a step, each in its own thread with its share of the cores (on a CPU faster than one after another).
-    rank: of the LoRA matrices. For `answers`: modular_share: share of examples with modular attention; paired_weight:
-    weight of the divergence of modular from full attention; refusal_weight: weight of the refusal loss. For `distil`:
-    anchor_weight: weight of the divergence of full attention from the model without the adapter. warmup,
-    evaluate_every: steps. patience: evaluations without a better held-out loss before training ends.
+    """The settings of a training. It ends after `steps` or `minutes`, whichever comes first. batch_size: examples per
+    step, each in its own thread with its share of the cores (on a CPU faster than one after another). rank: of the LoRA
+    matrices. For `answers`: modular_share: share of examples with modular attention; paired_weight: weight of the
+    divergence of modular from full attention; refusal_weight: weight of the refusal loss. For `distil`: anchor_weight:
+    weight of the divergence of full attention from the model without the adapter. warmup, evaluate_every: in steps.
+    patience: number of evaluations without a better held-out loss after which training ends.
     """
 
     steps: int | None = None
@@ -71,7 +71,7 @@ class Schedule:
 
     def is_modular(self, number: int) -> bool:
         """Return whether an example is trained with modular attention. Such examples are spread evenly (golden ratio
-        sequence), and are the same after a resume.
+        sequence). The result is the same after training is resumed.
         """
         return self.objective == "distil" or (number * 0.6180339887) % 1 < self.modular_share
 
@@ -81,9 +81,9 @@ CHECKPOINT = "checkpoint.safetensors"
 
 @dataclass(slots=True, kw_only=True)
 class TrainingState:
-    """The state of a training, except its tensors. loss: running mean. held_out: the latest held-out loss; best: the
-    lowest; before: the loss before the first step. moved: divergence of full attention with the best adapter from the
-    model without it, in nats per token; None for `answers`. without_gain: evaluations since the best one.
+    """The state of a training, except its tensors. loss: running mean. held_out: latest held-out loss; best: lowest
+    held-out loss; before: held-out loss before the first step. moved: divergence of full attention with the best
+    adapter from the model without it, in nats per token; None for `answers`. without_gain: evaluations since the best.
     """
 
     step: int = 0
@@ -101,7 +101,7 @@ class TrainingState:
 def save_checkpoint(
     folder: Path, state: TrainingState, optimizer: torch.optim.Optimizer, schedule: Schedule, subject: str
 ) -> None:
-    """Write state, parameters and the optimizer's moments. subject: identity of the model and the training data."""
+    """Write state, parameters and the optimizer's moments. subject: identifies the model and the training data."""
     tensors: dict[str, Tensor] = {}
     for number, parameter in enumerate(optimizer.param_groups[0]["params"]):
         tensors |= {f"{number}.value": parameter.data}
@@ -113,8 +113,8 @@ def save_checkpoint(
 
 
 def load_checkpoint(folder: Path, optimizer: torch.optim.Optimizer, schedule: Schedule, subject: str) -> TrainingState:
-    """Read a checkpoint into the optimizer; a new state if the folder has none. Raises ModelError if it holds another
-    training, or an adapter that cannot be trained further.
+    """Read a checkpoint into the optimizer and return its state; a new state if the folder has no checkpoint. Raises
+    ModelError if the folder has another training, or an adapter that cannot be trained further.
     """
     file = folder / CHECKPOINT
     if not file.is_file():
@@ -127,8 +127,8 @@ def load_checkpoint(folder: Path, optimizer: torch.optim.Optimizer, schedule: Sc
         raise ModelError(
             f"{folder} contains the training of another model or adapter, or with other documents: use another folder"
         )
-    limits = {"steps": schedule.steps, "minutes": schedule.minutes}  # longer or shorter is the same training
-    if json.loads(metadata["schedule"]) | limits != asdict(schedule):  # or one of a version with other settings
+    limits = {"steps": schedule.steps, "minutes": schedule.minutes}  # these may change when training is resumed
+    if json.loads(metadata["schedule"]) | limits != asdict(schedule):  # also if a version had other settings
         raise ModelError(f"{folder} contains a training with another schedule: finish it, or use another folder")
     tensors = load_file(file)
     state = TrainingState(**json.loads(metadata["state"]))
@@ -155,9 +155,9 @@ def answer_loss(example: TrainingExample, logits: Tensor, refusal_weight: float)
 
 
 def refusal_loss(example: TrainingExample, logits: Tensor) -> Tensor:
-    """Return the binary cross-entropy, in nats per query, of starting a refusal if and only if one is wanted; zero for
-    an example without refusals. It gives weight to the first token, which decides and would hardly count among all
-    tokens.
+    """Return the binary cross-entropy, in nats per query, of starting a refusal if and only if the answer is one; zero
+    for an example without refusals. It gives weight to the first token: it decides whether to refuse, but has little
+    weight among all tokens.
     """
     begins = next((query.answer[0] for query in example.queries if query.refused), None)
     if begins is None:
@@ -187,10 +187,10 @@ class TrainingProgress:
 
 
 class AdapterTraining:
-    """Trains one adapter into `folder`, from its last checkpoint if there is one. hf: transformers' own rotary model;
-    its attention is replaced. example_at: the training example of a number, always the same. subject: identity of the
-    model and the training data. Raises ModelError if passages of the model cannot be placed, it has no layers to adapt,
-    or the folder has another training or an adapter that cannot be trained further.
+    """Trains one adapter and stores it in `folder`; continues from a checkpoint there. hf: transformers' own rotary
+    model; its attention is replaced. example_at: returns the training example of a number, always the same. subject:
+    identifies the model and the training data. Raises ModelError if the model's passages cannot be placed, it has no
+    layers to adapt, or the folder has another training or an adapter that cannot be trained further.
     """
 
     def __init__(
@@ -217,7 +217,7 @@ class AdapterTraining:
         )
         self._peft: Any = get_peft_model(hf, config)
         self._weights = [p for p in self._peft.parameters() if p.requires_grad]
-        # The optimizer works in float32. The model has copies in its own type, so no layer converts them.
+        # The optimizer works in float32. The model has copies in its own type, so that no layer must convert them.
         self._parameters = [weight.detach().float().clone() for weight in self._weights]
         self._optimizer = torch.optim.AdamW(self._parameters, lr=0.0, weight_decay=0.0, betas=(0.9, 0.98))
         self.state = load_checkpoint(folder, self._optimizer, schedule, subject)
@@ -225,7 +225,7 @@ class AdapterTraining:
 
     def run(self, report: Callable[[TrainingProgress], None]) -> TrainingProgress:
         """Train to the end of the schedule, or until the held-out loss stops falling. The best adapter is stored. If
-        training never helped, it is an adapter that changes nothing.
+        training never improves the loss, the stored adapter changes nothing.
         """
         state, schedule = self.state, self.schedule
         start, seconds, tokens = time.perf_counter(), state.seconds, state.tokens
@@ -292,10 +292,10 @@ class AdapterTraining:
         return reported.item(), torch.autograd.grad(loss, self._weights)
 
     def _anchors(self, examples: Sequence[TrainingExample]) -> list[Tensor | None]:
-        """For `distil`, return logits of full attention without the adapter."""
+        """Return each example's logits of full attention without the adapter; for `answers`, None for each example."""
         if self.schedule.objective == "answers":
             return [None] * len(examples)
-        with self._peft.disable_adapter():  # for all threads: never while gradients are computed
+        with self._peft.disable_adapter():  # affects all threads, so never during `_gradients`
             return list(self._pool.map(self._full_logits, examples))
 
     @torch.no_grad()
@@ -319,7 +319,7 @@ class AdapterTraining:
 
     @torch.no_grad()
     def _held_out_loss(self, example: TrainingExample, anchor: Tensor | None) -> tuple[float, float]:
-        """Return the loss without the anchor term, and the divergence from the anchor (0 without one)."""
+        """Return the loss without the anchor term, and the divergence from the anchor (0 without an anchor)."""
         modular, full = (self._model.logits(example, modular=modular) for modular in (True, False))
         if anchor is not None:
             return divergence(full, modular).item(), divergence(anchor, full).item()
