@@ -104,7 +104,7 @@ def _is_grid(rows: Sequence[Sequence[Line]]) -> bool:
 
 
 def _is_wrapped(rows: Sequence[Sequence[Line]]) -> bool:
-    """Return whether many cells start with a small letter, as in wrapped text. Columns of only such do not count."""
+    """Return whether many cells start with a small letter, as in wrapped text. Columns where all do so are ignored."""
     small = [[cell.text[0].islower() for cell in column[1:]] for column in zip(*rows, strict=True)]
     if all(all(column) for column in small):
         return True
