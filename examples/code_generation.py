@@ -1,7 +1,7 @@
 """Source files as modules: each request imports the files it is about, by name.
 
-`data/schemas/code.pml` takes the files of a small game with `src`. The first request computes the files it imports. The
-second imports three of the same and computes only its question. The third also computes one file that is new.
+`data/schemas/code.pml` includes the files of a small game with `src`. The first request computes the files it imports.
+The second imports three of these files and computes only its question. The third also computes one new file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A table in front of every question, without PML: the engine finds by itself that two prompts have the same prefix.
+"""A table before every question, without PML: the engine finds by itself that two prompts have the same prefix.
 
-Nothing is declared and nothing is encoded ahead. The second prompt reuses what the first one computed, up to the first
-different token. All of it saw what it would see without reuse, so the answer is exact.
+Nothing is declared, and nothing is encoded in advance. The second prompt reuses the tokens computed for the first one,
+up to the first different token. These tokens follow the same text as without reuse, so the answer is exact.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ QUESTIONS = (
 
 
 def plan_of(engine: Engine, table: str, question: str) -> Plan:
-    """The table as system text, then the question; the model's own chat template between them."""
+    """Return a prompt: the table as system text, then the question, in the model's own chat template."""
     template = engine.model.tokenizer.template
     parts = [
         Text(text=template.open, structural=True),
@@ -32,7 +32,7 @@ def plan_of(engine: Engine, table: str, question: str) -> Plan:
 
 
 def main(max_tokens: int = 40) -> None:
-    """Ask twice."""
+    """Ask two questions about the same table."""
     table = (SCHEMAS / "employees.txt").read_text(encoding="utf-8")
     with running_engine() as engine:
         for question in QUESTIONS:

@@ -1,7 +1,7 @@
-"""Ten unions: a learner is one member of each, and a combination is ready as soon as each of its members is encoded.
+"""Ten unions: a learner has one member of each, and a combination is ready as soon as each of its members is encoded.
 
-Prompts are built as data here, without XML. The third learner mixes traits of the first two. Nobody had this
-description before, and still only the question is computed.
+Prompts are built as data here, without XML. The third learner mixes traits of the first two. This combination is new,
+but only the question is computed.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def trip(city: Annotated[str, MaxTokens(8)], nights: int, season: str) -> None:
 
 
 def main() -> None:
-    """Print what the function became, and what two calls say."""
+    """Print the schema of the function, and the prompts of two calls."""
     print(write_schema(trip.schema), end="\n\n")
     print(write_prompt(trip.ask("What do I pack?", city="Oslo", nights=3, season="winter")), end="\n\n")
     print(write_prompt(trip.ask("What do I see first?", "Lisbon", 10, "summer")))

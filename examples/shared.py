@@ -1,6 +1,6 @@
-"""What the examples share: an engine on the desk's model, and how a finished answer is shown.
+"""Code that the examples share: start an engine with the model of the settings, and print a finished answer.
 
-The model is the desk's: `WARMDESK_MODEL` and the other settings apply, and a converted model in the data folder is used
+The settings apply as in Warmdesk (for example `WARMDESK_MODEL`), and a converted model in the data folder is used
 again. Encoded modules are kept in memory until the example ends.
 """
 
@@ -24,7 +24,7 @@ SCHEMAS = Path(__file__).parent.parent / "data" / "schemas"
 
 @contextmanager
 def running_engine() -> Iterator[Engine]:
-    """An engine without a disk tier, so that every example begins with nothing encoded."""
+    """Yield an engine without a disk tier, so that every example begins without encoded modules."""
     settings = load_settings({}, os.environ)
     model = load_model(settings.model, device=settings.device, converted=settings.models_folder)
     engine = Engine(model, memory=settings.device_memory).start()
@@ -35,7 +35,7 @@ def running_engine() -> Iterator[Engine]:
 
 
 def registry_of(engine: Engine) -> Registry:
-    """An empty registry of schemas for the engine's model."""
+    """Return an empty registry of schemas for the engine's model."""
     return Registry.for_model(engine.model.tokenizer, engine.model.info)
 
 

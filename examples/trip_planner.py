@@ -1,6 +1,6 @@
 """A schema with parameters, unions and optional modules: two customers, two trips, the same encoded modules.
 
-The schema is encoded once, ahead of use. A prompt then computes only its arguments and its question. At the end the
+The schema is encoded once, in advance. A prompt then computes only its arguments and its question. At the end the
 second question is asked again without reuse: the same tokens at the same position ids.
 """
 

@@ -2,8 +2,8 @@
 
 Uses logistic models over features of passages and statements, fitted for one embedder and one statement ranker by
 `warmdesk calibrate-search`. One score alone cannot decide: a question about another topic of the same shop can be as
-near to a passage as a question that the passage answers. Values of the ranker and the embedder are multiplied by the
-query's trust, which is how well they know its language.
+similar to a passage as a question that the passage answers. Values of the ranker and the embedder are multiplied by the
+query's trust, which measures how well they know its language.
 
 The expected answer type of a question is found by rules (Li and Roth 2002, "Learning Question Classifiers"). Types:
 money, time, number, contact, steps; in Chinese also place, name and cause. English and Chinese only. Other questions
@@ -76,14 +76,14 @@ ANSWER_TYPES = (  # (pattern of such questions, pattern of texts with such an an
 
 
 def agreement(question: str) -> Callable[[str], float]:
-    """Return a function: has a text the expected types of answer? 1 for all, -1 for none, 0 if none is expected."""
+    """Return a function that rates a text: 1 for all expected types of answer, -1 for none, 0 if none is expected."""
     expected = [
         re.compile(has, re.IGNORECASE) for asks, has in ANSWER_TYPES if re.search(asks, question, re.IGNORECASE)
     ]
     return lambda text: sum(1.0 if has.search(text) else -1.0 for has in expected) / max(1, len(expected))
 
 
-LEAST_TRUST = 0.4  # below it, only words are used; an English embedder has more for German, which it knows a little
+LEAST_TRUST = 0.4  # with less trust, only words are used; an English embedder has more trust for German
 FAR = 5.0  # lead of the best passage, in log-odds, if there is no other
 
 
@@ -97,10 +97,10 @@ class StatementFeatures:
     trust: float  # the query's
     ranked: float  # the ranker's logit
     covered: float  # share of terms in the statement and its headings
-    own: float  # in the statement
-    before: float  # in the statement before and the headings
+    own: float  # share of terms in the statement
+    before: float  # share of terms in the previous statement and the headings
     parts: float  # share of parts in the statement and its headings
-    beyond: float  # share of the parts missing in the headings that are in the statement
+    beyond: float  # share of parts in the statement, among the parts that the headings lack
     passage: float  # score of its passage (`_score`)
     behind: float  # difference to the best passage's score
     rank: float  # rank of its passage, from 0
@@ -139,8 +139,8 @@ class FoundPassageText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A statement that may answer. number: the statement's, among all of the found passages. passage: its position
-    among these.
+    """A statement that may answer. number: its position among all statements of the found passages. passage: position
+    of its passage among them.
     """
 
     number: int
@@ -152,9 +152,9 @@ class Candidate:
 def candidates_of(
     retriever: Retriever, query: Query, question: Query, passages: Sequence[FoundPassageText], logits: Vectors
 ) -> list[Candidate]:
-    """Return every statement once, without statements about another model than the question's. query: the question,
-    with the previous turn if there is one. question: without it. passages: best first. logits: the ranker's, for all
-    their statements in order.
+    """Return every statement once, except statements about a model other than the question's. query: the question, with
+    the previous turn if there is one. question: the question alone. passages: best first. logits: of the ranker, for
+    all statements of the passages in order.
     """
     rarities, of_parts = _rarities(retriever, query.text), _rarities(retriever, query.text, of_parts=True)
     share_in, parts_in = _share_in(rarities), _share_in(of_parts)
@@ -197,8 +197,8 @@ def candidates_of(
 
 
 def other_subjects(asked: Set[str], passages: Sequence[FoundPassageText]) -> set[str]:
-    """Return the subjects of rows that are about another thing than the question: it names less of them than of the
-    subject of another row of the page. asked: the terms of the question.
+    """Return the subjects of rows about something other than the question. The question's terms in such a subject are
+    only a part of its terms in the subject of another row of the page. asked: the terms of the question.
     """
     named: dict[str, dict[str, Set[str]]] = {}
     for passage in passages:
@@ -254,7 +254,7 @@ def _rarities(retriever: Retriever, question: str, *, of_parts: bool = False) ->
 
 
 def _share_in(rarity: Mapping[str, float]) -> Callable[[frozenset[str]], float]:
-    """Return a function for the share of a question's terms among some terms, weighted by rarity, 0 to 1."""
+    """Return a function that returns the share of a question's terms in a set, weighted by rarity, 0 to 1."""
     total = sum(rarity.values())
     return cache(lambda terms: sum(r for term, r in rarity.items() if term in terms) / total if total else 0.0)
 
@@ -295,11 +295,11 @@ class AnswerabilityClassifier:
     ranker: str  # ranker of the fitted models
     fitted_on: str  # the questions, as a text for people
     threshold: float  # below this probability the question is not answered
-    certain: float  # from this probability on the answer is confident; between the two it may help
+    certain: float  # at this probability or above the answer is confident; between the two thresholds it may help
     relevance: LogisticModel  # probability that the shown text answers
     statement: LogisticModel  # probability that a statement answers
-    written: LogisticModel  # the first, from words only
-    written_statement: LogisticModel  # the second, from words only
+    written: LogisticModel  # as `relevance`, from words only
+    written_statement: LogisticModel  # as `statement`, from words only
 
     def is_answered(self, features: QuestionFeatures) -> float:
         return (self.relevance if features.trust >= LEAST_TRUST else self.written).probability(features)
@@ -345,8 +345,8 @@ def rule_of_thumb(embedder: str, ranker: str) -> AnswerabilityClassifier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedStatements:
-    """Candidates with their log-odds, the most likely first. told: weighted match of each token of the question, by
-    number, `[statements, question tokens]`. measures: None if there is no candidate.
+    """Candidates with their log-odds, the most likely first. told: weighted match of each question token, `[statements,
+    question tokens]`; the row is `Candidate.number`. measures: None if there is no candidate.
     """
 
     ranked: tuple[tuple[float, Candidate], ...]
@@ -366,7 +366,7 @@ def judge(
     queries: Sequence[Query],
     passages: Sequence[FoundPassageText],
 ) -> JudgedStatements:
-    """Rank statements. queries: the question; the last one may include the turn before it. passages: best first."""
+    """Rank statements. queries: the question; the last query may include the previous turn. passages: best first."""
     query = queries[-1]
     logits, told = ranker.mixture.scores(ranker.question(query.text), [passage.vectors for passage in passages])
     candidates = candidates_of(retriever, query, queries[0], passages, logits)

@@ -1,6 +1,6 @@
 """Documents as plain-text blocks, and the passages that are cut from them.
 
-Values only: this code reads no files. They contain no markup except list markers.
+Only `read_bytes` opens files. Blocks and passages contain no markup except list markers.
 
 `cut` divides a text at paragraphs, else lines (list items, table rows), else sentences, else words, else characters
 (for example Chinese without punctuation). Only white space at the cuts is lost.
@@ -75,9 +75,9 @@ class Document:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebPage:
-    """A page of a website, as its server sent it. links: as they are written, relative ones as absolute addresses.
-    canonical: the address that the page says it has. may_index, may_follow: what it tells programs. link_share: how
-    much of the text is in links (0 to 1). is_scripted: a script shall write the text.
+    """A page of a website, as its server sent it. links: absolute addresses. canonical: the address that the page
+    declares. may_index, may_follow: permissions that the page gives to programs. link_share: share of the text in links
+    (0 to 1). is_scripted: a script is needed to write the text.
     """
 
     title: str
@@ -109,7 +109,7 @@ def read_bytes(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
 
 
 STORED = ".webpage"
-"""Suffix of a website's page in the data folder: its address, title and blocks as JSON. Nobody uploads such files."""
+"""Suffix of a stored website page in the data folder: its address, title and blocks as JSON. Not for uploads."""
 _STORED_PAGE = TypeAdapter(tuple[str, str, tuple[Block, ...]])
 
 
@@ -137,7 +137,7 @@ class Passage:
 
     text: str
     heading_path: tuple[str, ...]  # from the document's title down to the section
-    content_hash: str = field(init=False)  # a moved passage is the same passage
+    content_hash: str = field(init=False)  # does not include the position, so a moved passage keeps its hash
 
     def __post_init__(self) -> None:
         identity = json.dumps([*self.heading_path, self.text], ensure_ascii=True).encode("ascii")
@@ -171,7 +171,7 @@ def cut(text: str, count_tokens: CountTokens, max_tokens: int) -> list[str]:
 
 
 def _parts(text: str, count: CountTokens, aim: int, limit: int, cuts: Sequence[re.Pattern[str]]) -> Iterator[str]:
-    """Yield parts of whole pieces, which end at the first of `cuts`. A piece over the limit is cut at finer ones."""
+    """Yield parts of whole pieces, cut at the first of `cuts`. A piece over the limit is cut at the next of `cuts`."""
     pieces = _pieces(text, cuts[0])
     start = 0
     while start < len(pieces):

@@ -1,7 +1,7 @@
 """Finds files, and reads them in a separate process with limits of time and memory.
 
-A hostile file can cost a minute but cannot stop the server. A child that exceeds a limit is replaced. It is not a
-sandbox: it can open every file that its user can open. Requests and responses are lines of JSON on standard input and
+A hostile file can cost a minute but cannot stop the server. A child that exceeds a limit is replaced. The child is not
+a sandbox: it can open every file that its user can open. Requests and responses are lines of JSON on standard input and
 output, so a file that takes over the child can only produce a wrong document. The child never imports torch.
 """
 
@@ -107,8 +107,8 @@ class FileReader(contextlib.AbstractContextManager["FileReader"]):
         return _checked(_DOCUMENT, fields | {"path": path}, path)
 
     def load_page(self, data: bytes, url: str, suffix: str, encoding: str = "") -> WebPage:
-        """Read a page of a website. suffix: its format's, for example ".html". encoding: its text's, if the server said
-        it. Raises as `load`.
+        """Read a page of a website. suffix: of its format, for example ".html". encoding: of its text, if the server
+        sent it. Raises the errors of `load`.
         """
         request = {"data": b64encode(data).decode(), "url": url, "suffix": suffix, "encoding": encoding}
         return _checked(_PAGE, self._fields(request, Path(url)), Path(url))
@@ -227,7 +227,7 @@ def _listen(source: BinaryIO, requests: "queue.SimpleQueue[bytes]") -> None:
 
 
 def _response(request: bytes) -> bytes:
-    from retrieval.loaders.load import load  # half a second, which those who only start this process need not wait
+    from retrieval.loaders.load import load  # takes half a second, so it is not imported at the start
     from retrieval.loaders.web_page import read_page
 
     try:

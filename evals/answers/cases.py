@@ -4,8 +4,8 @@ A case has earlier turns, passages in prompt order (the most relevant last, as i
 of sentence embeddings), a question, and the right answers. Files:
   JSON lines {src, title, context, qas}   the passage that answers, among others of the same title
   the same, with `history` in qas         the document cut into passages; the conversation comes first
-  JSON list {question, answers, ctxs}     one answer needs several passages (multi-hop). Of each text the piece that
-                                          holds the answer is used, or the piece nearest to the question.
+  JSON list {question, answers, ctxs}     one answer needs several passages (multi-hop). Each text is shortened to the
+                                          piece with the answer, else to the piece most similar to the question.
 """
 
 import gzip

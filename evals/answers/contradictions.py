@@ -1,20 +1,20 @@
 """A judge of contradictions that shares nothing with the product's own checks.
 
-It has the facts and the gold answer, which the product does not have. A statement contradicts if no statement before it
-holds the fact and it is about the same thing and has one of these:
+The judge has the facts and the gold answer, which the product does not have. A statement contradicts if it is about the
+same thing, a fact is missing in it and in all earlier statements, and it has one of these:
   another value of the same kind: an amount, a duration, a share, a date, a time, a count of the same noun;
   the opposite: it begins with "Yes" and the gold answer says no, or it denies what the gold answer says;
   another product model: the question names a code (KM-450, E3), the statement names only another code of that family,
   and the facts are not shown at all.
-It is about the same thing if most of its topic words are in the question or the gold answer.
+A statement is about the same thing if enough of its topic words are in the question or the gold answer (`SAME_THING`).
 
 Missed: wrong advice without a value, statements about another product that they do not name, opposites without a
 negation, and a wrong value in a statement that also holds the fact. Wrongly found: general rules next to the requested
 exception, and values of an intermediate step.
 
-Reliability, checked by reading: of 172 answers composed by search alone (sample shop and login.gov) it called 9
-contradictory, and 6 were. Of 55 of these answers that do not begin with the facts, 2 more were contradictory. The
-limits below were set with these answers known.
+Reliability, checked by reading: of 172 answers composed by search alone (sample shop and login.gov), the judge called 9
+contradictory, and 6 really were. Among 55 of these answers that do not begin with the facts, 2 more were contradictory.
+These answers were known when the limits below were set.
 """
 
 import re
@@ -56,7 +56,7 @@ def contradictions(question: CustomerQuestion, statements: Sequence[str]) -> lis
 
 
 def has_rival_value(statement: str, question: CustomerQuestion, missing: Sequence[Fact]) -> bool:
-    """Return whether a statement about the same thing has wrong values only, of the same kind as a missing fact."""
+    """Return whether a statement about the same thing has only wrong values of the kind that a missing fact has."""
     right = {value for fact in missing for form in fact for value in values(form)}
     given = [value for value in values(statement) if value[0] in {kind for kind, _ in right}]
     known = telling(question.question) | telling(question.gold)
@@ -67,7 +67,7 @@ def has_rival_value(statement: str, question: CustomerQuestion, missing: Sequenc
 
 
 def is_opposite(statement: str, gold: str) -> bool:
-    """Return whether a statement and the gold answer are opposite: yes and no, or one negates the other."""
+    """Return whether a statement is the opposite of the gold answer: "yes" for "no", or one negates the other."""
     answered, said = (text[:1] if (text := plain_words(whole)) else [] for whole in (gold, statement))
     if {*answered, *said} == {"yes", "no"}:
         return True

@@ -3,8 +3,8 @@
 Each question is asked end to end through the code that serves customers, and the shown answer is compared with the
 facts of a right answer. Earlier turns of a follow-up are stored in the conversation as the file has them.
 
-Arms: `shipped` as the settings say; `checked` the model's own words, checked (answer_mode = checked); `search` composed
-by search alone, without a language model (`ask_search`).
+Arms: `shipped`, as the settings say; `checked`, the model's own words after checks (answer_mode = checked); `search`,
+composed by search alone, without a language model (`ask_search`).
 
 Milliseconds of a row. first_token_ms: from the question to the first words shown. Passages are already encoded. Without
 a model, the time ends when the first statement is chosen.
@@ -13,8 +13,8 @@ Questions are answerable (a page answers them), unanswerable, or small talk. Sta
 judged for answerable questions only, in answers that are shown as sure or unsure.
 
 A statement is beside the point if it holds no form of any fact and no statement with a fact needs it. It is needed if
-the next statement holds a fact and begins with a word that points back ("It", "This", "Otherwise"), or if it ends with
-a colon. This is strict: a true and useful statement without a requested fact also counts as beside the point.
+the next statement holds a fact, and either it ends with a colon or the next statement begins with a word that points
+back ("It", "This", "Otherwise"). So a true and useful statement without a requested fact is also beside the point.
 """
 
 import re
@@ -43,8 +43,8 @@ from retrieval.text.terms import CHINESE_JAPANESE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownAnswer:
-    """An answer as the customer sees it. statements: in the order shown; none for nothing and small talk. documents: of
-    its sources, in order; quoted: the documents of its statements. first_ms: from the question to the first words.
+    """An answer as the customer sees it. statements: in the order shown; empty if it has none from the documents.
+    documents: of its sources, in order; quoted: of its statements. first_ms: from the question to the first words.
     find_ms: the part before the language model: search, judgement, ranking of statements.
     """
 
@@ -142,7 +142,7 @@ def share(flags: Sequence[bool]) -> Figure:
 
 
 def middle_of(values: Sequence[float], percent: float = 50) -> Figure:
-    """Return the median, with the order statistics that contain it with at least 95 % probability (binomial)."""
+    """Return a percentile, with the order statistics that contain it with at least 95 % probability (binomial)."""
     ordered, n = sorted(values), len(values)
     if not n:
         return NOTHING
@@ -185,7 +185,7 @@ class JudgedAnswer:
 
     @property
     def is_harmful(self) -> bool:
-        """Return whether a statement is from a page, or has words, that must not be quoted here."""
+        """Return whether a statement has words, or is from a page, that must not be quoted for this question."""
         said = any(holds_fact("\n".join(self.shown.statements), [words]) for words in self.question.not_said)
         return said or any(_is_page(document, self.question.not_from) for document in self.shown.quoted)
 
@@ -235,8 +235,8 @@ def figures(judged: Sequence[JudgedAnswer]) -> dict[str, Figure]:
     dead_ends (neither all facts nor a page that has them), contradicted: share of answerable questions. harmful: of
     questions that name pages or words that must not be quoted. answered_all_facts: share of answered ones.
     beside_the_point: of the statements shown for answerable ones. smalltalk_handled: share of small talk.
-    smalltalk_mistaken: of the rest. words, first_token_ms: median of answered and unsure ones. search_ms (median),
-    search_ms_p95: for all but small talk; search_ms is all that happens before the language model.
+    smalltalk_mistaken: share of others. words, first_token_ms: median of answered and unsure ones. search_ms (median),
+    search_ms_p95: for all but small talk; the time of everything before the language model.
     """
     answerable = [one for one in judged if one.question.is_answerable]
     unanswerable = [one for one in judged if one.question.is_unanswerable]

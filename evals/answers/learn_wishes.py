@@ -1,11 +1,11 @@
-"""Learn which messages wish a look-up (`app.lookups.recognising`), from made-up businesses of several authors.
+"""Learn to recognise messages that ask for a look-up (`app.lookups.recognising`), from made-up businesses.
 
     python -m evals.answers.learn_wishes [data/lookups/training]
 
-Each folder is an author, with BUSINESS.toml (look-ups) and BUSINESS.jsonl ({message, lookup, kind, language}), or with
-questions to documents of other organisations (.jsonl alone, {question, language}), which wish nothing. Every author is
-left out once: the weights of signs and the thresholds are learned from scores of authors who were left out,
-so none is learned from a message that its own scores had seen. Prints what the thresholds then do, by author left out.
+Each folder has one author's files: BUSINESS.toml (look-ups) and BUSINESS.jsonl ({message, lookup, kind, language}),
+or questions about documents of other organisations (.jsonl alone, {question, language}), which ask for no look-up. Each
+author is left out once: the author's messages are scored by what the other authors' messages taught. The weights of
+signs and the thresholds are learned from these scores. Prints the results of the thresholds for each kind of message.
 """
 
 import sys
@@ -28,19 +28,19 @@ from app.lookups.recognising import LEARNED, Embed, Learned, Likeness, Numbers, 
 
 TRAINING = Path("data/lookups/training")
 QUESTIONS = (Path("data/questions.jsonl"), Path("data/chinese-shop-questions.jsonl"))
-LEAST = 3  # messages that have a run of words
-STRENGTH = 10.0  # of the weights of runs: the inverse of their penalty
-FALSE_CERTAIN, FALSE_STARTS, FALSE_OFFERS = 0.002, 0.01, 0.16  # shares of near misses and small talk
-DESKS = 3  # that each of these questions is asked at
-ELSEWHERE_STARTS = 0.25  # share of the cases that no look-up knows
+LEAST = 3  # least number of texts that have a run of words
+STRENGTH = 10.0  # inverse of the penalty for the weights of runs
+FALSE_CERTAIN, FALSE_STARTS, FALSE_OFFERS = 0.002, 0.01, 0.16  # accepted shares of messages that ask for no look-up
+DESKS = 3  # number of desks at which each question about documents is asked
+ELSEWHERE_STARTS = 0.25  # accepted share of the cases that no look-up covers
 Rows = list["Message"]
 Scored = tuple["Message", float, Numbers, list[bool]]
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """lookup: the wished one. kind: "wish", "elsewhere" (of a case that no look-up knows), "documents" (a question to
-    documents of another organisation), or none.
+    """A message. lookup: the requested one. kind: "wish", "elsewhere" (a case that no look-up covers), "documents" (a
+    question about documents of another organisation), or another kind without a wish.
     """
 
     author: str
@@ -81,7 +81,7 @@ def own_cases(rows: Rows, lookups: dict[str, list[LookUp]]) -> dict[str, tuple[s
 
 
 def learn_own_case(texts: Sequence[str], is_own: Sequence[bool], vectors: Numbers) -> Learned:
-    """Logistic regression on the runs of words that several texts have, with the embedding and without."""
+    """Fit logistic regressions on the runs of words that several texts have, with the embedding and without."""
     counts = Counter(run for text in texts for run in runs(text))
     places = {run: place for place, run in enumerate(run for run, n in counts.items() if n >= LEAST)}
     kept = {run: counts[run] for run in places}
@@ -114,7 +114,7 @@ def learn_own_case(texts: Sequence[str], is_own: Sequence[bool], vectors: Number
 
 
 def left_out(rows: Rows, lookups: dict[str, list[LookUp]], embed: Embed) -> Iterator[Scored]:
-    """Yield each message with its "own case" by the other authors, its likeness to each look-up, and which it names."""
+    """Yield messages, each with its score of "own case", its similarity to each look-up, and whether it names each."""
     texts = own_cases(rows, lookups)
     for author in sorted({row.author for row in rows}):
         others = {text: is_own for text, (by, is_own) in texts.items() if by != author}
@@ -129,7 +129,7 @@ def left_out(rows: Rows, lookups: dict[str, list[LookUp]], embed: Embed) -> Iter
 
 
 def learn_which(wishes: Sequence[Scored], lookups: dict[str, list[LookUp]]) -> Numbers:
-    """Learn which look-up a wish is for, `[2]`: each sign against its mean over the look-ups of the business."""
+    """Learn weights that find the look-up of a wish, `[2]`, from signs minus their mean over a business's look-ups."""
     apart, is_it = [], []
     for row, _, likeness, _ in wishes:
         apart.append(likeness[:, :2] - likeness[:, :2].mean(0))
@@ -138,7 +138,7 @@ def learn_which(wishes: Sequence[Scored], lookups: dict[str, list[LookUp]]) -> N
 
 
 def learn(folder: Path, embed: Embed) -> dict[str, Any]:
-    """Learn everything. Returns the arrays of the file."""
+    """Learn all weights and thresholds. Returns the arrays of the file `LEARNED`."""
     rows, lookups = read(folder)
     scored = list(left_out(rows, lookups, embed))
     places = [[one.name for one in lookups[row.business]].index(row.lookup) if row.lookup else -1 for row, *_ in scored]

@@ -1,4 +1,4 @@
-"""How well the desk recognises wishes for look-ups: started, offered, or taken for something else."""
+"""Measures the recognition of wishes for look-ups: started, offered, or taken for something else."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,9 +11,9 @@ OWNER = "eval"
 
 
 def measure_lookups(service: Service, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """rows: {message, lookup: a name or None, kind, language}, or questions, which wish nothing. Returns what became of
-    each message, and by kind and language the shares of started and of started or offered; for a wish, only of the
-    right look-up, which may be one of two that are offered.
+    """Return the outcome of each message, and by kind and language the shares of started and of started or offered. For
+    a wish, only the right look-up counts, which may be one of two that are offered. rows: {message, lookup: a name or
+    None, kind, language}, or questions, which ask for no look-up.
     """
     service.prepare()
     known = {"lookup": None, "kind": "question", "language": "en"}

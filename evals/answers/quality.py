@@ -46,8 +46,8 @@ class Arm:
     its neighbours (as in the product), the system text alone, or nothing. placement: contiguous; slotted (each passage
     begins at a multiple of `SLOT`); unions (also slots, but the question begins after the end of the last slot, as
     after a union of a PML schema); shared (all passages begin at the same position id). reads: all passages of the
-    case; the best, as many as cost at most recomputing `BALANCED_SHARE` of all, but at least one; only the gold
-    passage; none.
+    case; the best passages, at least one, with at most `BALANCED_SHARE` of the tokens of all; only the gold passage;
+    none.
     """
 
     behind: Literal["neighbours", "system", "nothing"] = "neighbours"
@@ -313,7 +313,7 @@ def mean(values: Sequence[float]) -> float | None:
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
     if not values:
         return None
-    twice = [*values, *values] if len(values) == 1 else values  # SciPy wants two
+    twice = [*values, *values] if len(values) == 1 else values  # SciPy needs two
     found = bootstrap((twice,), np.mean, n_resamples=RESAMPLES, method="percentile", rng=0).confidence_interval
     return round(float(found.low), 4), round(float(found.high), 4)
 

@@ -1,10 +1,10 @@
 """Does search find the right document? Hits and mean reciprocal rank for each source and ranker, with latency.
 
 Rankers: dense (embeddings alone), keyword (BM25 alone), rrf (reciprocal rank fusion of both, the baseline), fused (the
-product's search, which also decides whether to refuse), and reranked if the setting `reranker` is set. A document's
-rank is that of its best passage. Hits count questions that their document answers. Refusals count all questions of a
-source that has unanswerable questions. Distractors are documents without questions; they show the results in a larger
-collection. Milliseconds are of the search; embedding the question is measured separately.
+product's search, which also decides whether to refuse), and reranked if the setting `reranker` is set. A document has
+the rank of its best passage. Hits count questions that their document answers. Refusals count all questions of a source
+that has unanswerable questions. Distractors are documents without questions; they show the results in a larger
+collection. Times are of the search; embedding the question is measured separately.
 
 Files:
   JSON lines {question, article, history}   about the documents of the folder `knowledge` next to the file
@@ -349,8 +349,8 @@ def ranked(scores: Iterable[tuple[int, float]]) -> list[PassageHit]:
 
 def recall_row(source: str, retriever: str, outcomes: Sequence[SearchOutcome]) -> dict[str, Any]:
     """Return a row. n: questions, of which `answerable` have an answer. hit1, hit3, hit5: share of these with their
-    document among the first 1, 3, 5. mrr: mean reciprocal rank. refusal_precision, refusal_recall: how good the
-    decision to refuse is, None if there is none. embed_ms_p50: time to embed one question.
+    document among the first 1, 3, 5. mrr: mean reciprocal rank. refusal_precision, refusal_recall: of the decision to
+    refuse, None without such a decision. embed_ms_p50: time to embed one question.
     """
     ranks = [outcome.rank for outcome in outcomes if outcome.question.is_answered]
     judged = [outcome for outcome in outcomes if outcome.refused is not None]

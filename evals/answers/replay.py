@@ -1,7 +1,7 @@
 """`warmdesk eval helpdesk --found FILE`: search once, then decide again in seconds.
 
-The file has the passages and the ranked statements of each question. From it the code that serves customers decides and
-chooses, without a desk. Delete the file when the documents, the questions or the search change.
+The file has the passages and the ranked statements of each question. The code that serves customers then decides and
+chooses from this file, without a desk. Delete the file when the documents, the questions or the search change.
 
 Each sign of a decision has its AUC (the probability that an answerable question has a higher sign than an unanswerable
 one) and the share of answerable questions kept when at most `FALSE` of the unanswerable are answered. Two signs are
@@ -44,7 +44,7 @@ Signs = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundQuestion:
-    """A question as it was asked, and what was found."""
+    """A question as it was asked, and its search results."""
 
     question: str
     earlier: str | None
@@ -61,7 +61,7 @@ FILE = TypeAdapter(_File)
 
 
 class FoundBefore(Finder):
-    """Finds what the file has, and nothing for any other text, such as the desk's own question for its contact page."""
+    """Returns the results in the file, and none for other texts, for example the desk's search for its contact page."""
 
     def __init__(self, kept: _File) -> None:
         self.classifier = kept.classifier
@@ -104,7 +104,7 @@ def replay(file: Path, questions: Sequence[CustomerQuestion], settings: Settings
 
 
 def decision_figures(questions: Sequence[CustomerQuestion], results: Sequence[SearchResults]) -> dict[str, Figure]:
-    """Return AUC and share kept of each sign, of all questions but small talk."""
+    """Return AUC and share kept of each sign, over all questions except small talk."""
     serious = [(one, found) for one, found in zip(questions, results, strict=True) if not one.is_small_talk]
     answerable = np.array([one.is_answerable for one, _ in serious], bool)
     signs = {
@@ -120,7 +120,7 @@ def decision_figures(questions: Sequence[CustomerQuestion], results: Sequence[Se
 
 
 def question_only(questions: Sequence[CustomerQuestion], answerable: npt.NDArray[np.bool_]) -> Signs:
-    """Return for each question how likely it is answerable by its words alone; zeros for too few questions."""
+    """Return for each question the probability, by its words alone, that it is answerable; zeros for few questions."""
     pairs = [one.id.rpartition("-")[0] or one.id for one in questions]
     if len(set(pairs)) < FOLDS or len(set(answerable)) < 2:
         return np.zeros(len(questions))
@@ -143,7 +143,7 @@ def auc(answerable: Signs, unanswerable: Signs) -> float:
 
 
 def kept(answerable: Signs, unanswerable: Signs) -> float:
-    bar = np.sort(unanswerable)[::-1][int(FALSE * len(unanswerable))]  # the highest that must not be answered
+    bar = np.sort(unanswerable)[::-1][int(FALSE * len(unanswerable))]  # the highest value that must not be answered
     return float((answerable > bar).mean())
 
 

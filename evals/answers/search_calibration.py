@@ -46,7 +46,7 @@ from retrieval.answerability import (
 
 ANSWERED = 0.3  # share of the unanswerable questions, including near misses, that may get a confident answer
 REFUSED = 0.003  # share of the answerable questions that may be refused
-SHOWN = 2  # an answer is right if one of this number of most likely statements is
+SHOWN = 2  # number of most likely statements; an answer is right if one of them is right
 KEPT = 60  # number of most likely statements of a question that are fitted
 STRENGTH = 0.3  # inverse regularisation strength of all models; ten times more or less changes nothing
 SPREAD = 0.5
@@ -161,7 +161,7 @@ def labelled(question: LabelledQuestion, judged: JudgedQuestion, desk: str) -> J
     passages = [judged.passages[hit.id] for hit in judged.hits]
     right = tuple(question.is_answered_by(one.statement, passages[one.passage]) for _, one in judged.statements.ranked)
     if not right or (question.is_answerable and not any(right)):
-        return None  # not found, or in other words: the right statement is unknown
+        return None  # not found, or worded differently: the right statement is unknown
     return JudgedCase(desk=desk, judged=judged, is_answerable=question.is_answerable, right=right)
 
 

@@ -121,7 +121,7 @@ def questions(session: Session, subject: OpenedModel, documents: RandomDocuments
 
 
 def room_for_batching(session: Session, subject: OpenedModel, prompts: Sequence[Sequence[int]]) -> int:
-    """Return the tokens of transformers' cache: enough for all prompts and answers, if memory allows."""
+    """Return the size of transformers' cache in tokens: enough for all prompts and answers, if memory allows."""
     wanted = sum(len(prompt) + session.sizes.answer + 256 for prompt in prompts)
     if not session.is_gpu:
         return wanted
@@ -173,7 +173,7 @@ def measure_limits(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
     yield plan.line(session, what="copy from page-locked host memory", value=floor.host_bytes_per_s / 1e9, unit="GB/s")
 
 
-SETTLED = 2  # rounds until everything that is made once exists
+SETTLED = 2  # rounds until everything that is allocated only once exists
 AT_ONCE = 4
 
 

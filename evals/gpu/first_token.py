@@ -2,11 +2,11 @@
 
 Lower bounds: a pass reads all weights and the keys and values that it sees once, and multiplies its rows with the
 weights and its queries with the keys; the longer time counts (`ModelCost.first_token_ms`). Modules in host memory must
-also be copied, which can overlap: the longer of that pass and the copy.
+also be copied, which can overlap with the pass, so the longer of pass and copy counts.
 
 The largest set of modules exceeds device and host memory together. Its files are written beforehand, all with the same
 keys and values, because reading them takes the same time as reading those of text. One client asks one question after
-another. A first token counts for the slowest tier of its modules.
+another. The time to a first token counts for the slowest tier of its modules.
 """
 
 import random

@@ -41,7 +41,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ENOUGH = 0.5  # a row starts if this part of its share is left
 PATIENCE = 2.0  # a row is ended after this multiple of its share
 STARTING_S = 90.0  # seconds that a process may take to start, in a run of ten minutes
-WRITING_S = 5.0  # seconds kept for the result
+WRITING_S = 5.0  # seconds reserved for writing the result
 NO_GPU = "measured on a CPU: this is no evidence for a GPU, and no goal is judged"
 
 
@@ -61,7 +61,7 @@ class RowProcess:
 
     def ask(self, row: str, seconds: float) -> None:
         assert self._process.stdin is not None
-        with suppress(OSError):  # it ended, and its messages will tell
+        with suppress(OSError):  # the process ended; its messages tell why
             self._process.stdin.write(json.dumps({"row": row, "seconds": seconds}) + "\n")
             self._process.stdin.flush()
 

@@ -204,7 +204,7 @@ PACKAGES = ("torch", "transformers", "triton", "torchao")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardFloor:
-    """Measured limits of the GPU. own: reading and multiplying. host_bytes_per_s: copies from the host."""
+    """Measured limits of the GPU. own: its reads and multiplications. host_bytes_per_s: copies from the host."""
 
     own: Floor
     host_bytes_per_s: float
@@ -252,7 +252,7 @@ def version_of(package: str) -> str | None:
 @dataclass(slots=True, kw_only=True)
 class OpenedModel:
     """A model under test. peer: transformers over the same weights. weight_bytes: size of all its tensors. documents:
-    those in its prompts. prefill: measured times of transformers for a whole prompt.
+    the documents in its prompts. prefill: measured times of transformers for a whole prompt.
     """
 
     model: LanguageModel

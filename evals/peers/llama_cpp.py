@@ -1,8 +1,8 @@
 """llama.cpp as a peer: its server in its own process on this machine, on the same GGUF file, asked over HTTP.
 
-The server is from the package xllamacpp (`evals.peers.llama_cpp_server`), or a given `llama-server`. A server built for
-this CPU is faster if the CPU has more than AVX2, for which the package is built. The server caches a prefix for each
-slot and reuses moved chunks (`cache_reuse`) if possible.
+The server is from the package xllamacpp (`evals.peers.llama_cpp_server`), or a given `llama-server`. The package is
+built for AVX2. If the CPU has more, a `llama-server` built for it is faster. The server caches a prefix for each slot
+and reuses moved chunks (`cache_reuse`) if possible.
 """
 
 import http.client
@@ -78,7 +78,7 @@ class LlamaServer(AbstractContextManager["LlamaServer"]):
         self._log.close()
 
     def answer(self, prompt: Sequence[int], new_tokens: int, slot: int = -1, *, is_cached: bool = True) -> ServedAnswer:
-        """Ask for `new_tokens` tokens. slot: -1: any. is_cached: what can be reused is reused. Raises DeskError."""
+        """Ask for `new_tokens` tokens. slot: -1 for any. is_cached: reuse cached tokens. Raises DeskError."""
         body = {"prompt": prompt, "n_predict": new_tokens, "id_slot": slot, "stream": True, "cache_prompt": is_cached}
         body |= SAMPLING
         connection = http.client.HTTPConnection("127.0.0.1", self._port)

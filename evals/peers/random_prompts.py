@@ -1,7 +1,7 @@
 """Prompts of random token ids, which take the same time as text: a system text, documents after it, a question.
 
 Each answer has the requested number of tokens, sampled the same way by every program: end tokens are ignored, and
-sampling avoids the loops of greedy decoding, which would also end it.
+sampling avoids the loops of greedy decoding, which would also end an answer.
 """
 
 import random

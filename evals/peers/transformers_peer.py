@@ -60,9 +60,9 @@ class TransformersPeer:
         return new_tokens / (seconds[new_tokens + 1] - seconds[1])
 
     def batch_rate(self, prompts: list[list[int]], new_tokens: int, room: int) -> float:
-        """Return tokens per second of continuous batching, over all answers, while all of them run (from the last first
-        token to the first end); of the whole run if they never do. room: tokens of its cache. Raises RuntimeError if a
-        prompt is not answered.
+        """Return tokens per second of continuous batching while all answers run (from the last first token to the first
+        end), or during the whole run if they never all run. room: tokens of its cache. Raises RuntimeError if a prompt
+        is not answered.
         """
         self.hf.set_attn_implementation("sdpa")
         outputs = self.hf.generate_batch(

@@ -117,7 +117,7 @@ def served_times(server: LlamaServer, plan: Plan, slot: int) -> tuple[float, flo
 
 
 def served_rate(answers: Sequence[Callable[[], tuple[float, float]]]) -> float:
-    """Return tokens after the first of each answer, per second from the first token of all to the last of all."""
+    """Return tokens per second without each answer's first token, from the earliest first token to the last token."""
     with ThreadPoolExecutor(len(answers)) as pool:
         times = [future.result() for future in [pool.submit(answer) for answer in answers]]
     seconds = max(last for _, last in times) - min(first for first, _ in times)

@@ -1,8 +1,8 @@
-"""What an operator waits for: commands, indexing, a killed ingest, a started server, search, and the memory it uses.
+"""Measures commands, indexing, a killed ingest, the start of a server, search, and the memory of the server.
 
-Every step is a process of its own, as in use, in data folders made for the measurement. Questions go to a served desk
-over HTTP, one at a time: each once from the start, while the server encodes the passages, and again when it is idle.
-Encoding a thousand passages takes a quarter of an hour; a kept desk needs it once.
+Every step runs in a separate process, as in real use, in data folders made for the measurement. Questions are asked
+over HTTP, one at a time: each once after the start, while the server encodes the passages, and again when it is idle.
+Encoding a thousand passages takes a quarter of an hour, but only once for a data folder that is kept.
 """
 
 import json
@@ -37,8 +37,8 @@ COMMANDS: Final = (("--help",), ("documents", "--json"), ("stats", "--json"), ("
 def measure_desk(
     *, documents: Path, questions: Sequence[str], repeats: int, kept: Path | None, report: Callable[[str], None]
 ) -> dict[str, Any]:
-    """documents: a folder to ingest. questions: asked in turn. repeats: runs of each command. kept: data folder to
-    keep. If an earlier run has filled it, indexing is not measured.
+    """Measure all steps. documents: a folder to ingest. questions: asked in turn. repeats: runs of each command. kept:
+    data folder to keep. If an earlier run has filled it, indexing is not measured.
     """
     rows: list[dict[str, Any]] = []
 
@@ -82,7 +82,7 @@ def measure_desk(
 
 
 def warmdesk(*arguments: str, folder: Path) -> Any:
-    """Run a command to its end. Returns its JSON document, if it prints one. Raises DeskError."""
+    """Run a command until it ends. Returns its JSON document, if it prints one. Raises DeskError."""
     command = [WARMDESK, *arguments, *([] if "--help" in arguments else ["--data-dir", str(folder)])]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -131,7 +131,7 @@ class ServedDesk:
             time.sleep(max(0.0, PERIOD_S - (time.perf_counter() - began)))
 
     def become_idle(self) -> None:
-        """Return when the server has used less than a tenth of a processor for IDLE_S."""
+        """Wait until the server has used less than a tenth of a CPU for IDLE_S seconds."""
         while self._processor_s(IDLE_S) > IDLE_S / 10:
             pass
 

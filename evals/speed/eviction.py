@@ -39,7 +39,7 @@ PASSAGES = 4
 SHAPE = KVShape(layers=1, kv_heads=1, head_dim=1, dtype="float32")
 
 Requests = Sequence[Sequence[str]]
-Rank = Callable[[str, int], tuple[float, ...]]  # (module, index of the use) -> the lowest goes first
+Rank = Callable[[str, int], tuple[float, ...]]  # (module, index of the use); the lowest rank is evicted first
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ def replay_store(requests: Requests, budget: int) -> tuple[int, int]:
 
 
 def replay(requests: Requests, budget: int, rank: Rank, *, pins: bool = True) -> int:
-    """Return the hits of a policy. pins: the modules of the running request must stay."""
+    """Return the hits of a policy. pins: the modules of the running request are not evicted."""
     cached: set[str] = set()
     hits = index = 0
     for request in requests:

@@ -1,6 +1,6 @@
 """Search indexes of made-up passages: their memory, their files, and the processor time of a search and of a change.
 
-Vectors are random. An exact search reads all of them, so its time does not depend on what they mean. Words are drawn by
+Vectors are random. An exact search reads all of them, so its time does not depend on their values. Words are drawn by
 Zipf's law. Every made-up passage has one window; real ones have about five. Out of scope: embedding, ranking, database.
 """
 
@@ -33,7 +33,7 @@ COLUMNS |= {"search": "search, ms", "change": "one passage changed, ms", "save":
 
 
 def measure_index(vectors: int, keywords: int, searches: int) -> dict[str, Any]:
-    """vectors, keywords: windows of each index. searches: number of which the median is taken, one at a time."""
+    """Measure both indexes. vectors, keywords: windows of each. searches: number of searches, timed one at a time."""
     with tempfile.TemporaryDirectory() as name:
         rows = [_vectors(vectors, searches, Path(name, "vectors")), _keywords(keywords, searches, Path(name, "words"))]
     return {"machine": describe_machine(), "searches": searches, "rows": rows}
@@ -61,7 +61,7 @@ def _keywords(count: int, searches: int, folder: Path) -> dict[str, Any]:
     def text(number: int) -> str:
         return " ".join(words[rank] for rank in np.searchsorted(upto, random.random(number) * upto[-1]))
 
-    language_of(text(WORDS))  # loads what recognises languages
+    language_of(text(WORDS))  # loads the language recogniser
     before = _memory()
     index = KeywordIndex()
     for first in range(0, count, ADDED):
@@ -94,7 +94,7 @@ def _directions(random: np.random.Generator, number: int) -> Vectors:
 
 
 def _spelt(number: int) -> str:
-    """Return a made-up word of letters, so that it counts as one."""
+    """Return a made-up word of letters only, so that it counts as one word."""
     return "".join(chr(ord("a") + int(digit)) for digit in f"{number:05d}") + "x"
 
 
@@ -104,7 +104,7 @@ def _memory() -> int:
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """Return the processor time of work on one thread, which other programs of the machine change little."""
+    """Return the processor time of work on one thread. Other programs on the machine change this time little."""
     started = time.process_time()
     work()
     return time.process_time() - started

@@ -2,8 +2,8 @@
 the private tokens of each conversation, and with a copy for each conversation.
 
 All conversations have the same modules in different orders, and answer at the same time. The figure is the maximum in
-use until all have ended. Beside it the resident memory of this process, and of llama.cpp's with the same file and room
-for one such conversation, after an answer.
+use until all have ended. The resident memory is also measured, of this process and of llama.cpp's server with the same
+file and room for one such conversation, after an answer.
 """
 
 import random

@@ -60,7 +60,7 @@ QUESTION_TOKENS = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
-    """Measured limits of the machine with a number of threads. flops: operations of products of such numbers."""
+    """Measured limits of the machine with a number of threads. flops: operations per second of such `products`."""
 
     threads: int
     bytes_per_s: float
@@ -135,7 +135,7 @@ class ModelCost:
 
 
 def measure_floor(dtype: torch.dtype, library: ctypes.CDLL | None = None) -> Floor:
-    """Measure reading, and products of a dtype, or with compiled code those of 8 bits, as packed weights need them."""
+    """Measure reads and products: of a dtype, or of 8 bits with compiled code (library), as packed weights need."""
     numbers = in_large_pages(READ_BYTES).view(torch.float32).fill_(1)
     threads = torch.get_num_threads()
     bytes_per_s = READ_BYTES / shortest(numbers.sum)
@@ -178,7 +178,7 @@ class Measured:
 
     @classmethod
     def load(cls, settings: Settings, report: Report = print) -> "Measured":
-        """Load a model as a desk does, but without an adapter. A GGUF file runs as it is."""
+        """Load a model as a server does, but without an adapter. A GGUF file runs directly."""
         name, converted = settings.model, settings.models_folder
         report(f"loading {name or 'the bundled model'}")
         if (model := load_packed(name, converted, None)) is None:
@@ -221,7 +221,7 @@ def measure_floors(
 
 
 def reached_by(measured: Measured, floor: Floor) -> dict[str, str]:
-    """Return the shares of the limits that passes reach which read no other rows, so that all they do are products."""
+    """Return shares of the limits that passes reach. Their rows see only themselves, so the passes are all products."""
     model = measured.model
     arena = Arena(model.info.kv, PRODUCT[0], model.device)
 
@@ -312,8 +312,8 @@ def first_token(engine: Engine, plan: Plan, reuse: Reuse = "on") -> Completion:
 
 
 def decode_rate(engine: Engine, plans: Sequence[Plan], sampling: Sampling, reuse: Reuse = "on") -> float:
-    """Answer all prompts at once. Returns the tokens after the first of each answer, per second from the first token of
-    all to the last of all.
+    """Answer all prompts at once. Returns tokens per second without each answer's first token, from the earliest first
+    token to the last token.
     """
     started, answers = [], []
     for plan in plans:

@@ -1,6 +1,6 @@
 """An order system for trying look-ups: three orders, in one file without dependencies.
 
-Run it with `SHOP_TOKEN=secret python examples/order-system/server.py`; docs/lookups.md says what to ask.
+Run it with `SHOP_TOKEN=secret python examples/order-system/server.py`. Questions to ask are in docs/lookups.md.
 """
 
 import json
@@ -17,7 +17,7 @@ ORDERS = {
             "status": "shipped",
             "delivery": {"date": "2026-12-01"},
             "tracking_url": "https://track.shop.example/AB-123456",
-            "warehouse": "internal: shelf 12",  # no declared field, so no customer reads it
+            "warehouse": "internal: shelf 12",  # not a declared field, so customers never see it
         },
         "refund": None,
     },
@@ -36,7 +36,7 @@ PATH = re.compile(r"/v1/orders/([A-Z]{2})-?(\d{6})/(status|refund)")
 
 
 class Orders(BaseHTTPRequestHandler):
-    """Answers POST /v1/orders/NUMBER/status and /refund with {"email"}: 200, 401, or 404 for wrong and unknown."""
+    """Answers POST /v1/orders/NUMBER/status and /refund with {"email"}: 200, 401 (token), or 404 (no such order)."""
 
     def do_POST(self) -> None:
         length = min(int(self.headers.get("content-length", 0)), 10_000)

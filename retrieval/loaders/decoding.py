@@ -54,7 +54,7 @@ def _check_part(archive: zipfile.ZipFile, part: zipfile.ZipInfo, path: Path) -> 
     before = b""
     with archive.open(part) as unpacked:
         while piece := unpacked.read(_PIECE):
-            piece = before + piece.replace(b"\0", b"")  # UTF-16 read as ASCII
+            piece = before + piece.replace(b"\0", b"")  # so that UTF-16 reads as ASCII
             if any(declaration in piece for declaration in _DECLARATIONS):
                 raise UnreadableDocument(path, "declares XML entities: refused")
             before = piece[-16:]
@@ -72,7 +72,7 @@ def parsing(path: Path) -> Iterator[None]:
     except (zipfile.BadZipFile, zlib.error, EOFError):
         raise UnreadableDocument(path, f"damaged {path.suffix.lower()} file") from None
     except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of parsers in Rust
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # raised by parsers in Rust
             raise
         raise UnreadableDocument(path, f"damaged, or not a {path.suffix.lower()} file") from None
 

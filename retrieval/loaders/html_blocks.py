@@ -101,7 +101,7 @@ def blocks_of(root: Tag, leave_out: Callable[[Tag], bool] = lambda tag: False) -
 
 
 def _is_control(tag: Tag) -> bool:
-    """Return whether a tag is a button like "Menu", not the title of a part that it opens."""
+    """Return whether a tag is a button like "Menu". A button is not a control if it is the title of a part it opens."""
     if tag.name != "button":
         return False
     is_opener = bool(tag.get("aria-controls") or tag.get("aria-expanded") or tag.get("data-target"))

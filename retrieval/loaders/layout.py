@@ -1,11 +1,11 @@
-"""Pages of lines with positions, and tables: as blocks. For PDF files and for scanned pages.
+"""Turns pages into blocks. A page has tables and lines with positions. Used for PDF files and scanned pages.
 
 Tables without ruling lines are found by their form: at least three rows of short cells, few of them wrapped. pdfminer
 reads such a table column by column, which separates a price from its product. Columns of prose have longer lines, and
 wrapped cells start in the middle of a sentence.
 
-The lines have positions, not a meaning, so only clear cases are used: a heading is larger than the body, a list item
-starts with a bullet. Running heads, feet and page numbers are dropped.
+Lines are not marked as headings or list items, so only clear cases are recognised: a heading is larger than the body, a
+list item starts with a bullet. Running heads, feet and page numbers are dropped.
 """
 
 import re
@@ -40,7 +40,7 @@ Table: TypeAlias = list[list[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A page. has_drawing: it is not blank, but contains text, a scan or a picture."""
+    """A page. has_drawing: it contains text, a scan or a picture."""
 
     number: int
     items: tuple[Line | Table, ...]
@@ -104,7 +104,7 @@ def _is_grid(rows: Sequence[Sequence[Line]]) -> bool:
 
 
 def _is_wrapped(rows: Sequence[Sequence[Line]]) -> bool:
-    """Return whether cells continue in the next row with a small letter. Columns where all cells do so are ignored."""
+    """Return whether many cells start with a small letter, as in wrapped text. Columns where all do so are ignored."""
     small = [[cell.text[0].islower() for cell in column[1:]] for column in zip(*rows, strict=True)]
     if all(all(column) for column in small):
         return True

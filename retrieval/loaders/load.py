@@ -13,7 +13,7 @@ executes or fetches anything that a document contains. A hostile file can still 
     EPUB                the chapters in reading order, each read as HTML, without table of contents, pictures and
                         protected books. Source: EPUB 3.3 (W3C, 2023), sections 4 and 5
     mail                subject, day and text, then the attached texts. Other attachments are named in a remark. Names
-                        and addresses of people are left out, because customers are shown what documents say
+                        and addresses of people are left out, because customers see the contents of documents
 """
 
 import io
@@ -92,7 +92,7 @@ def load_docx(data: bytes, path: Path) -> Contents:
     with parsing(path):
         html = mammoth.convert_to_html(io.BytesIO(data), style_map=_STYLES, convert_image=lambda image: []).value
     page = BeautifulSoup(html, "lxml")
-    for anchor in page.find_all("a", href=False):  # bookmarks, also where tables allow no content
+    for anchor in page.find_all("a", href=False):  # bookmarks, some in places where tables allow no content
         anchor.unwrap()
     for table in page.find_all("table"):
         _as_data(table)
@@ -220,7 +220,7 @@ def load_html(data: bytes, path: Path) -> Contents:
 
 
 def html_tree(data: bytes, path: Path, encoding: str = "") -> BeautifulSoup:
-    """Parse a page. encoding: its name, if the server said it."""
+    """Parse a page. encoding: its name, if the server sent it."""
     declared = encoding or EncodingDetector.find_declared_encoding(data, is_html=True)
     return BeautifulSoup(decode(data, path, declared=declared), "lxml")
 
@@ -256,7 +256,7 @@ def _is_around_content(tag: Tag) -> bool:
 
 
 def _html_title(page: BeautifulSoup) -> str:
-    """Return the page's <title>, or its first <h1> if that is the same without the site's name."""
+    """Return the page's <title>, or its first <h1> if <title> is missing or contains it (with the site's name)."""
     title = " ".join(page.title.get_text().split()) if page.title else ""
     first = page.find("h1")
     heading = " ".join(first.get_text().split()) if isinstance(first, Tag) else ""
@@ -298,7 +298,7 @@ _MOST_ATTACHMENTS = 50
 
 
 def load_mail(data: bytes, path: Path) -> Contents:
-    """Raises UnreadableDocument for a file without the headers of a mail."""
+    """Read a mail and its attached texts. Raises UnreadableDocument for a file without the headers of a mail."""
     remarks: list[str] = []
     with parsing(path):
         message = BytesParser(_class=EmailMessage, policy=policy.default).parsebytes(data)
@@ -328,7 +328,7 @@ Loader: TypeAlias = Callable[[bytes, Path], Contents]
 
 
 class Format(NamedTuple):
-    """A document format, for the table."""
+    """A document format, an entry of `FORMATS`."""
 
     name: str  # for people
     suffixes: str  # in lower case, separated by spaces
@@ -398,7 +398,7 @@ def document_of(data: bytes, path: Path) -> Document:
     )
 
 
-_LONGEST_WORD = 2000  # characters; longer ones are encoded data, which takes minutes to count in tokens
+_LONGEST_WORD = 2000  # characters; longer words are encoded data, and counting their tokens takes minutes
 # Thai, Lao, Burmese, Khmer, Chinese and Japanese have no spaces between words.
 _LONG_WORD = re.compile(rf"[^\s\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\uffff]{{{_LONGEST_WORD + 1},}}")
 

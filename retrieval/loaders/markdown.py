@@ -70,7 +70,7 @@ def _sentences(value: object, seen: set[int]) -> Iterator[str]:
         if _SENTENCE.search(value):
             yield value
     elif isinstance(value, dict | list):
-        if id(value) in seen:  # an anchor used twice, or a bomb of them
+        if id(value) in seen:  # an anchor used twice, or many nested ones in a hostile file
             return
         seen.add(id(value))
         heading = ""
@@ -143,7 +143,7 @@ def load_markdown(data: bytes, path: Path) -> Contents:
         return Contents(blocks=blocks)
     # Only pages with front matter go through a site generator.
     text = without_liquid(body, front.fields)
-    # The rule below the first row of a table: kramdown needs none, Markdown does.
+    # The rule below the first row of a table: kramdown does not need it, Markdown does.
     blocks = _blocks(_BARE_TABLE.sub(lambda row: row[0] + "|---" * (row[1].count("|") - 1) + "|\n", text))
     blocks = blocks or _blocks(without_liquid(front.text, front.fields))
     if not blocks:
@@ -165,7 +165,7 @@ def _blocks(text: str) -> tuple[Block, ...]:
 def _renderer(text: str) -> MarkdownIt:
     markdown = MarkdownIt("commonmark", {"html": True, "maxNesting": 100}).enable(["table", "strikethrough"])
     if _BLOCK_HTML.search(text):
-        markdown.disable("code")  # in such pages an indented line is nested HTML, not a program
+        markdown.disable("code")  # in such pages an indented line is nested HTML, not code
     markdown.core.ruler.push("left_markup", _correct_markup)
     return markdown
 
@@ -205,10 +205,10 @@ _INDENT = 4  # of the body of a box of MkDocs
 
 
 def _common_markdown(lines: list[str]) -> Iterator[str]:
-    """Return the lines with these extensions as paragraphs. Programs in fences stay as they are."""
+    """Yield the lines, with boxes and tabs as ordinary paragraphs. Fenced code does not change."""
     fence = ""
     boxes: list[int] = []  # indents of open boxes of MkDocs
-    prose: list[str] = []  # lines outside of programs
+    prose: list[str] = []  # lines outside of fenced code
     for line in lines:
         indent = len(line) - len(line.lstrip())
         while boxes and line.strip() and indent < boxes[-1] + _INDENT:

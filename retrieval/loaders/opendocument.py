@@ -1,6 +1,6 @@
 """OpenDocument: texts (.odt) and the sheets of spreadsheets (.ods), from the XML part `content.xml`.
 
-The text of a spreadsheet's cell is what was displayed when it was saved. Tracked deletions, comments, footnotes and
+The text of a cell is the text displayed when the spreadsheet was saved. Tracked deletions, comments, footnotes and
 pictures are dropped. Source: OpenDocument 1.3, part 3 (OASIS, 2021).
 """
 
@@ -42,7 +42,7 @@ def _content(data: bytes) -> etree._Element:
 
 
 def open_document_sheets(data: bytes) -> list[Sheet]:
-    """data: an archive that `check_container` accepts."""
+    """Return the sheets. data: an archive that `check_container` accepts."""
     content = _content(data)
     hidden = {
         style.get(_tag("style:name"))

@@ -1,9 +1,9 @@
 """PDF files and pictures: pages as lines and tables, which `layout` turns into blocks.
 
-pdfminer.six finds the columns, pdfplumber the tables with ruling lines. Pictures, and pages without text, mostly scans,
-are read by OCR if it is installed (the extra `ocr`: rapidocr, onnxruntime); else such pages are named in a remark. The
-models come inside rapidocr's package; nothing is downloaded. They read English, Chinese, Japanese and languages with
-Latin letters.
+pdfminer.six finds the columns, pdfplumber the tables with ruling lines. OCR, if installed (the extra `ocr`: rapidocr,
+onnxruntime), reads pictures and pages without text, which are mostly scans. Without OCR, a remark names such pages. The
+OCR models are part of rapidocr's package, so nothing is downloaded. They read English, Chinese, Japanese and languages
+with Latin letters.
 """
 
 import contextlib
@@ -202,7 +202,7 @@ _LONGEST_SIDE = 2000  # pixels; more costs time and reads no better
 _MOST_PIXELS = 60_000_000  # of a file; a small file can unpack to many
 _LEAST_CONFIDENCE = 0.6
 _SECONDS = 40.0  # of one file; less than the limit of `retrieval.reading`
-_LARGER = 1.3  # than the median line: a heading. Boxes of one font differ in height
+_LARGER = 1.3  # times the median line height: a heading. Boxes of one font differ in height
 _FEWEST_LETTERS = 60  # of a picture; fewer are the labels of an illustration
 _GAP = 0.9  # between lines of one paragraph, at most, in line heights
 
@@ -212,7 +212,7 @@ def can_read_scans() -> bool:
 
 
 def advice() -> str:
-    """Return what helps if a scan was not read."""
+    """Return advice for a scan that was not read."""
     read_first = "run OCR first (for example ocrmypdf)"
     if can_read_scans():
         return f"OCR found no text within {_SECONDS:g} s; {read_first}"

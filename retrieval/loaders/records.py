@@ -8,7 +8,7 @@ csv.Sniffer and clevercsv mistake commas inside answers for the delimiter. Every
 
 **JSON Lines and JSON lists** contain questions with answers, or texts. A text record has its text under one of a few
 usual names, and sometimes a title. Exports of help desks (Zendesk: `articles`; Intercom: `data`) are such lists, with
-texts in HTML; what is not published is skipped. Other JSON is refused, because it is unknown which values are for
+texts in HTML; unpublished records are skipped. Other JSON is refused, because it is unknown which values are for
 readers.
 """
 
@@ -45,8 +45,8 @@ _NAMED_ROWS = 10  # maximum row numbers in a remark
 def faq_blocks(
     header: Sequence[str], rows: Iterable[Sequence[str]], *, first: int = 2, level: int = 1, row_name: str = "row"
 ) -> tuple[list[Block], list[str]] | None:
-    """Return (blocks, remarks), or None if the header names no question and answer. first: number of the first of
-    `rows`, for the remarks. level: the headings'. row_name: for the remarks.
+    """Return (blocks, remarks), or None if the header names no question and answer. first: number of the first row, for
+    the remarks. level: level of the headings. row_name: word for a row in the remarks.
     """
     names = [unicodedata.normalize("NFKC", name).strip(" \t\n:*").casefold() for name in header]
     question_at, answer_at, category_at = (

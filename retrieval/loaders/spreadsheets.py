@@ -64,7 +64,7 @@ def load_spreadsheet(data: bytes, path: Path) -> Contents:
 def _workbook(data: bytes) -> list[Sheet]:
     sheets = []
     for source in openpyxl.load_workbook(io.BytesIO(data), data_only=True).worksheets:
-        # Only cells of the file. Iterating the sheet would give all places up to the last cell, perhaps millions.
+        # Only stored cells. Iterating the sheet would return all places up to the last cell, perhaps millions.
         cells = {(row - 1, column - 1): cell for (row, column), cell in source._cells.items()}
         sheet = Sheet(name=source.title, is_hidden=source.sheet_state != "visible")
         sheet.cells = _texts((place, cell.value, cell.number_format) for place, cell in cells.items())
@@ -89,7 +89,7 @@ def _formulas_without_value(data: bytes) -> int:
 
 
 def _old_workbook(data: bytes, path: Path) -> list[Sheet]:
-    if not data.startswith(b"\xd0\xcf\x11\xe0"):  # xlrd takes it for a workbook of before 1995
+    if not data.startswith(b"\xd0\xcf\x11\xe0"):  # xlrd would read it as a workbook from before 1995
         raise UnreadableDocument(path, "damaged, or not a .xls file")
     try:
         book = xlrd.open_workbook(file_contents=data, formatting_info=True, logfile=io.StringIO())
@@ -126,14 +126,14 @@ def _texts(cells: Iterable[tuple[tuple[int, int], object, str]]) -> dict[tuple[i
     return {place: text for place, text in texts if text}
 
 
-# Without locales: it does not know the version of babel that is in use.
+# Without locales: it does not support the installed version of babel.
 _FORMATTER = ssf.SSF(locale_support=False)
 _DAY_IN_NUMBERS = re.compile(r"[dmy/. -]+")  # 03/05/2026 is another day in another country
 _NOT_SHOWN = re.compile(r"\[[^\]]*\]|;@|\\")  # a language, the format of texts, a mark before a literal character
 
 
 def displayed(value: object, number_format: str) -> str:
-    """Return a value as a spreadsheet program shows it. Days that are written in numbers only become ISO 8601."""
+    """Return a value as a spreadsheet program shows it. Dates that contain only numbers are written in ISO 8601."""
     if value is None or value in ERROR_CODES:
         return ""
     if isinstance(value, bool):
@@ -164,7 +164,7 @@ def _plain(value: object) -> str:
 
 
 def _iso(value: object) -> str:
-    """Return a day and a time of day without needless zeros, and a length of time as it is."""
+    """Return a date or time without needless zeros. A duration is returned unchanged."""
     text = str(value)
     if isinstance(value, datetime.timedelta):
         return text

@@ -1,4 +1,4 @@
-"""Tables: rows of cells as lines that can be read alone, `header: value; header: value`.
+"""Turns each row of a table into a line that can be read alone: `header: value; header: value`.
 
 A loader fills the places that a merged cell covers with its text, and gives the number of header rows if its format
 marks them. Here the table is divided into captions, header rows, sections, rows and notes:
@@ -57,7 +57,7 @@ class Sheet:
     is_hidden: bool = False
 
     def rows(self) -> list[list[str]]:
-        """Return the rows that are shown; empty and hidden ones without cells, so that numbers of rows stay."""
+        """Return all rows. Empty and hidden rows have no cells, so that row numbers do not change."""
         last_row, last_column = (max((place[n] for place in self.cells), default=-1) for n in (0, 1))
         budget = _MOST_COVERED
         filled = dict(self.cells)
@@ -75,7 +75,7 @@ class Sheet:
         return rows
 
     def remarks(self) -> list[str]:
-        """Return what is skipped because it is hidden, if it has text."""
+        """Return remarks about hidden parts that are skipped although they have text."""
         if self.is_hidden:
             return [f"hidden sheet {self.name} skipped"]
         hidden = [
@@ -155,7 +155,7 @@ def _names(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def header_rows(rows: Sequence[Sequence[str]]) -> int:
-    """Return the number of rows that look like a header. A second one has the names below a wide name, or units."""
+    """Return the number of header rows, by their look. A second header row has units, or names below a wide name."""
     if len(rows) < 2 or not is_header(rows[0]):
         return 0
     number = 1

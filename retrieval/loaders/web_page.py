@@ -1,6 +1,6 @@
-"""A page of a website: its text as for an HTML file, its links, and what it says about itself.
+"""Reads a page of a website: its text (as for an HTML file), its links and its metadata.
 
-Out of scope: asking for pages, and judging them (`app.websites`).
+Out of scope: requesting pages, and judging them (`app.websites`).
 """
 
 import re
@@ -66,7 +66,7 @@ def _links(page: BeautifulSoup, url: str) -> Iterator[str]:
 
 
 def _told(page: BeautifulSoup) -> set[str]:
-    """Return the words of the page's <meta name="robots">."""
+    """Return the words of the page's <meta name="robots"> and <meta name="warmdesk">."""
     named = page.find_all("meta", attrs={"name": re.compile("^(robots|warmdesk)$", re.I)}, content=True)
     return {word.strip().lower() for one in named for word in str(one["content"]).split(",")}
 

@@ -85,8 +85,8 @@ def short_form(tokens: Vectors) -> npt.NDArray[np.int8]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:
-    """The two learned weights: of the cosine between whole question and whole statement, and of the best matches of the
-    question's tokens, weighted by importance.
+    """The two learned weights of a score. cosine: for the cosine between whole question and whole statement. matches:
+    for the best matches of the question's tokens, each weighted by importance.
     """
 
     cosine: float
@@ -99,7 +99,7 @@ class Mixture:
         found = [passage for passage in passages if len(passage)]
         if not found:
             return np.zeros(0, np.float32), np.zeros((0, len(question.weights)), np.float32)
-        together = _joined(found)  # one product of all is faster than one of each
+        together = _joined(found)  # one product for all is faster than one for each
         cosines = together.whole.astype(np.float32) @ question.whole
         told: Vectors = token_matches(question, together) * question.weights
         logits: Vectors = (self.cosine * cosines + self.matches * told.sum(1) - question.bar).astype(np.float32)
@@ -152,7 +152,7 @@ class StatementEncoder:
             own = {name: weight.astype(np.float32) for name, weight in load_file(folder / WEIGHTS).items()}
         except (OSError, ValueError, LookupError, TypeError, SafetensorError) as error:
             raise RetrievalError(f"ranker {folder}: cannot be read ({first_line(error)})") from error
-        weights = bundled_weights()  # what is not trained is the embedder's
+        weights = bundled_weights()  # weights that are not trained are the embedder's
         hidden = weights[WORDS].shape[1]
         heads = {"shorten.weight": (SHORT, hidden), "mixture": (2,)}
         heads |= {"weigh.weight": (1, hidden), "weigh.bias": (1,), "bar.weight": (1, hidden), "bar.bias": (1,)}
@@ -219,7 +219,7 @@ class RankerTokens:
         self.special: tuple[int, int] = (self._tokenizer.cls_token_id, self._tokenizer.sep_token_id)
 
     def rows(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the token ids of questions. A long text is cut at its start."""
+        """Return the token ids of questions. A text that is too long loses its first tokens."""
         found = self._tokenizer(list(texts), add_special_tokens=False)["input_ids"]
         opening, closing = self.special
         return [[opening, *ids[-(LONGEST_QUESTION - 2) :], closing] for ids in found]
@@ -227,8 +227,8 @@ class RankerTokens:
     def passages(
         self, passages: Sequence[PassageToRead], longest: int
     ) -> tuple[list[list[int]], list[tuple[int, int, int]]]:
-        """Return the token ids of each passage, and for every statement of every passage its row, first token and end
-        token. First and end are equal for a truncated statement.
+        """Return the token ids of each passage, and for every statement of all passages its row, first token and end
+        token. First and end token are equal for a truncated statement.
         """
         above = [" > ".join(passage.headings) + "\n" for passage in passages]
         texts = [head + passage.text for head, passage in zip(above, passages, strict=True)]

@@ -6,9 +6,9 @@ are none, the context does not answer. Questions made from headings count less, 
 so that matching a heading is not enough. Some questions get a typing error, as customers make them.
 
 **Training.** Every question of a batch is compared with every statement. The right statements must win (InfoNCE, van
-den Oord et al. 2018, with the sum over several right ones). For questions without an answer, the learned bar must win.
-Each answerable question is also compared with all statements except the right ones. Then the bar must win, so that the
-model learns to reject near misses. Embeddings and lowest layers stay those of the bundled embedder.
+den Oord et al. 2018, with the sum over several right ones). For questions without an answer, the bar (the learned least
+score of an answer) must win. Each answerable question is also compared with all statements except the right ones. Then
+the bar must win, so that near misses are rejected. Embeddings and lowest layers stay those of the bundled embedder.
 """
 
 import gzip
@@ -35,7 +35,7 @@ from retrieval.statements.cut import statements_of
 
 
 class RankerModel(nn.Module):
-    """The network."""
+    """The network of the ranker."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ def statement_of_token(spans: Sequence[tuple[int, int, int]]) -> Tensor:
 
 
 def question_tensors(tokens: RankerTokens, texts: Sequence[str]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return ids, mask and which tokens are special, each `[texts, tokens]`, of questions."""
+    """Return ids, mask and mask of special tokens of questions, each `[texts, tokens]`."""
     ids, mask = padded(tokens.rows(texts))
     opening, closing = tokens.special
     return ids, mask, (mask == 0) | (ids == opening) | (ids == closing)
@@ -109,8 +109,8 @@ class TrainingQuestion:
 
 @dataclass(slots=True, kw_only=True)
 class ExamplePassage:
-    """A part of a document. document: its number. is_local: its questions do not name their subject, so they are
-    compared only with statements of their own document.
+    """A part of a document. document: the document's number. is_local: its questions do not name their subject, so they
+    are compared only with statements of their own document.
     """
 
     read: PassageToRead

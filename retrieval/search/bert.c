@@ -1,13 +1,13 @@
 /* A BERT encoder over texts of any lengths, without padding.
 
 Weights and activations are rounded to 16 bits: weights with a scale per output, activations with one per row. A product
-and an addition of two such numbers are one instruction each on processors with AVX2, so this is twice as fast as float32,
-and vectors of texts differ from float32 ones by cosines above .9999. Sums are exact: `MOST_WEIGHT`, `most_of`.
+and an addition of two such numbers are one instruction each on processors with AVX2, twice as fast as float32.
+Cosines between these vectors of texts and float32 ones are above .9999. Sums are exact: `MOST_WEIGHT`, `most_of`.
 Everything else is float32.
 
 Short texts go through the layers together, because reading the weights would take longer than using them for one text.
-Threads take such a bundle after another. Those for passages have a low priority: questions go first, also with passages
-that were found before they were read. */
+Each thread takes one such bundle after another. Threads for passages have a low priority, so that questions go first,
+together with passages that a question found before they were encoded. */
 
 #include <math.h>
 #include <pthread.h>
@@ -33,7 +33,7 @@ enum { LANES = 16, ROWS = 12 }; /* numbers of a vector; rows whose sums, of two 
 enum { LANES = 8, ROWS = 6 };
 #endif
 enum { PANEL = 2 * LANES, HEAD = 32, OF_HEAD = 3 * HEAD / PANEL, MOST_WEIGHT = 1023 };
-enum { BUNDLE = 192, MOST_THREADS = 64, NEAR = 65536 /* numbers that the second cache can hold, beside other things */ };
+enum { BUNDLE = 192, MOST_THREADS = 64, NEAR = 65536 /* numbers that the second cache holds, with other data */ };
 
 typedef float floats __attribute__((vector_size(4 * LANES)));
 typedef int32_t ints __attribute__((vector_size(4 * LANES)));
@@ -48,7 +48,7 @@ typedef struct {
     int32_t inputs, outputs;
 } Linear;
 
-/* qkv: of each head its queries, then its keys, then its values.
+/* qkv: for each head its queries, then its keys, then its values.
    norms: weight and bias after attention, then weight and bias after the rest, [4, hidden] */
 typedef struct {
     Linear qkv, out, up, down;
@@ -353,8 +353,8 @@ static void *encode_bundles(void *work) {
 
 const int warmdesk_panel = PANEL;
 
-/* Encodes texts in `threads` threads of low priority. is_urgent: in the caller's own, with others of its priority if there
-   is enough to do. Returns 0, or 1 if there is no memory. */
+/* Encodes texts in `threads` threads of low priority. is_urgent: in the calling thread, with others of equal priority
+   if there is enough to do. Returns 0, or 1 if there is no memory. */
 int warmdesk_encode(const Network *network, const int32_t *tokens, const int32_t *starts, int texts, int threads,
                     int is_urgent, float *states) {
     Work work = {network, tokens, starts, texts, BUNDLE, is_urgent, states, 0, 0};

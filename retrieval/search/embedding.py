@@ -68,12 +68,12 @@ class Embedder(Protocol):
 
 _KNOWN: ContextVar[dict[str, Vectors] | None] = ContextVar("vectors of the question", default=None)
 _CHANGED, _OPEN = threading.Condition(), list[str]()  # the questions that are being searched
-PATIENCE_S = 1.0  # that a batch of passages waits for questions at most: documents are indexed also under load
+PATIENCE_S = 1.0  # longest wait of a batch of passages for questions, so that documents are also indexed under load
 
 
 @contextmanager
 def one_question() -> Iterator[None]:
-    """Search a question: inside this context, in this thread, each text is embedded only once, and passages wait."""
+    """Mark this thread as searching for a question: it embeds each text only once, and batches of passages wait."""
     before = _KNOWN.set({})
     with _CHANGED:
         _OPEN.append("question")
@@ -87,7 +87,7 @@ def one_question() -> Iterator[None]:
 
 
 def is_question() -> bool:
-    """Return whether this thread is searching a question, which waits for what is encoded."""
+    """Return whether this thread is searching for a question. A customer then waits for its texts."""
     return _KNOWN.get() is not None
 
 
@@ -126,7 +126,7 @@ class OneQuestionEmbedder:
 
 
 def encoder_of(weights: Weights, compiled: Compiled | None, *, half: bool = False) -> "FastEncoder | NetworkEncoder":
-    """Return an encoder in compiled code; in PyTorch if that is not used, or cannot be compiled. half: see there."""
+    """Return an encoder in compiled code, or in PyTorch if `compiled` is None or fails. half: see `NetworkEncoder`."""
     library = None if compiled is None else library_in(compiled.folder)
     if compiled is not None and library is not None:
         return FastEncoder(weights, library, compiled.threads)
@@ -136,7 +136,7 @@ def encoder_of(weights: Weights, compiled: Compiled | None, *, half: bool = Fals
 
 
 class TextModel:
-    """The bundled embedder, with what `SentenceEmbedder` uses of a `SentenceTransformer`."""
+    """The bundled embedder, with the part of `SentenceTransformer`'s interface that `SentenceEmbedder` uses."""
 
     max_seq_length = 512
     """Size of the position table. The files say 256, which would cut off the ends of passages."""
@@ -157,7 +157,7 @@ class TextModel:
 
 _BUNDLED_NAME = "all-MiniLM-L6-v2"
 _TEXTS_AT_ONCE = 16
-_PACKED_AT_ONCE = 64  # their tokens have vectors of 25 MB at most
+_PACKED_AT_ONCE = 64  # texts; the vectors of their tokens have 25 MB at most
 _CHARACTERS_AT_ONCE = 2000  # of a batch, with its padding: half a second of one thread
 _FOREIGN = 0.7
 """Maximum knowledge of a language that the model card does not name. Half of the cosine then counts (retriever). In a

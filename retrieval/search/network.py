@@ -1,7 +1,7 @@
-"""The bundled embedder's layers in PyTorch, for training the ranker, and for use where there is no C compiler.
+"""The bundled embedder's layers in PyTorch, for training the ranker, and for use without a C compiler.
 
-Numbers are those of sentence-transformers with transformers' `BertModel`. Parameters have their names in the file. Out
-of scope: dropout.
+Results equal those of sentence-transformers with transformers' `BertModel`. Parameters are named as in the file. Out of
+scope: dropout.
 """
 
 import threading
@@ -23,7 +23,7 @@ class _Parts(nn.ModuleDict):
 
 
 def _filled(module: M, weights: Weights, name: str) -> M:
-    """Return a module with its weights of the file. It is made small: else random numbers would fill it first."""
+    """Return a module with its weights from the file. module: small, because PyTorch fills it with random numbers."""
     for part in dict(module.named_parameters()):
         setattr(module, part, nn.Parameter(torch.from_numpy(weights[f"{name}.{part}"])))
     return module
@@ -86,8 +86,8 @@ class MiniLM(nn.Module):
         return states
 
     def read(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Return the same, with zeros for padding. Texts of similar length form a batch, because otherwise two fifths
-        of a training batch would be padding.
+        """Return the vectors as `forward` does, with zeros for padding. Texts of similar length form a batch, because
+        otherwise two fifths of a training batch would be padding.
         """
         lengths = mask.sum(1)
         order = lengths.argsort()
@@ -114,7 +114,7 @@ def padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
 
 
 def is_half_fast() -> bool:
-    """Return whether bfloat16 is nearly twice as fast. Cosines with vectors of full precision are above .998."""
+    """Return whether this CPU makes bfloat16 nearly twice as fast. Cosines with float32 vectors are above .998."""
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
@@ -122,7 +122,7 @@ class NetworkEncoder:
     """A `MiniLM` with the interface of `FastEncoder`. Safe to use from any thread."""
 
     def __init__(self, weights: Weights, *, half: bool) -> None:
-        """half: in half precision, if that is faster."""
+        """half: use half precision if it is faster."""
         network = MiniLM(weights).eval().requires_grad_(False)
         self._network = network.bfloat16() if half and is_half_fast() else network
         self.hidden, self._lock = network.hidden, threading.Lock()

@@ -35,7 +35,7 @@ from retrieval.text.terms import UNSPACED, folded
 
 _WORD = re.compile(rf"[^\W\d_{UNSPACED}]{{4,}}")
 _NAME = re.compile(r"(?<=[a-z,] )[A-Z][A-Za-z]{2,39}\b")  # a capital letter in mid-sentence
-NAMES = 3  # maximum number of unknown names: an answer repeats them
+NAMES = 3  # maximum number of unknown names, because an answer repeats them
 _LEAST_SIMILARITY = 0.7  # corrects all except two words of 16 misspelt sample questions
 
 
@@ -47,7 +47,7 @@ ALIKE = 0.1  # near copies differ in score by less than this
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
     """A wording of a question, spelt as in the passages, with its vector. trust: factor of its cosines, 0 to 1.
-    as_written: the customer's spelling, if different; it is also searched. unknown: names that no passage has, few.
+    as_written: the customer's spelling, if different, is also searched. unknown: at most `NAMES` names in no passage.
     """
 
     text: str
@@ -134,7 +134,7 @@ class Retriever:
         return chosen
 
     def _fused(self, query: Query, k: int) -> list[PassageHit]:
-        """Return passages with exact scores, with the best `k` among them."""
+        """Return passages with exact scores. The best `k` passages are among them."""
         if not query.text.strip():
             return []
         shares = self.keywords.scores(query.text)

@@ -43,8 +43,8 @@ S = TypeVar("S", bound=Sized)
 
 
 def merged(segments: Sequence[S], join: Callable[[Sequence[S]], S]) -> list[S]:
-    """Merge neighbours until each is twice as large as the next, so there are few and merges are rare. Empty segments
-    are dropped. join: makes one segment of several.
+    """Merge neighbouring segments until each is at least twice as large as the next. So there are few segments, and
+    merges are rare. Empty segments are dropped. join: makes one segment of several.
     """
     done: list[S] = []
     for segment in filter(len, segments):
@@ -158,7 +158,7 @@ class VectorSegment:
 
     def search(self, vector: Vectors, k: int, within: Selection | None = None) -> tuple[Scores, Ids]:
         """Return scores and window ids of the `k` nearest windows and all ties with the last one, best first. k: at
-        least 1. within: only these windows; an id of -1 means none.
+        least 1. within: only these windows; an id of -1 means no window.
         """
         number = k + 1
         while True:

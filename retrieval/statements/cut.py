@@ -3,8 +3,8 @@
 **Lines.** Lists and tables are written as loaders write them (see `retrieval.documents.Block`). Headings have no mark
 in the text of a passage, so a short line without a sentence end is a heading.
 
-**Lists.** The statements of a list are single items, runs of short items, and procedures, each with the line that
-governs the list.
+**Lists.** The statements of a list are single items, runs of short items, and procedures, each with the line or heading
+above the list if it is needed (`is_needed`).
 
 **Rows.** A row of a table is read as a sentence. Its first cell is the subject, the other cells describe it: "Eco –
 Running time: 35 minutes". Names and values are never changed.
@@ -100,7 +100,7 @@ def _spans(text: str) -> list[tuple[int, int]]:
 
 
 def _in_tables(lines: Sequence[str]) -> list[bool]:
-    """Return which lines are rows: lines with two named cells, and neighbours with the same form."""
+    """Return for each line whether it is a row: it has two named cells, or the form of a row or of its neighbour."""
     rows = [_ROW.match(line) is not None and not _MARKED.match(line) for line in lines]
     names = {line.split(": ", 1)[0] for line, is_row in zip(lines, rows, strict=True) if is_row}
     rows = [is_row or line.split(": ", 1)[0] in names for line, is_row in zip(lines, rows, strict=True)]
@@ -217,7 +217,7 @@ def _procedure(items: Sequence[_Entry], governing: str) -> Iterator[Statement]:
     steps = [_step(item, "-" if number is None else f"{number}.") for item, number in zip(items, numbers, strict=True)]
     text = "\n".join([*filter(None, [introduction]), *steps])
     yield Statement(as_said(text), items[0].line.start, items[-1].end, "procedure")
-    turned = turns_sentences(governing)  # then nothing below it may be a statement alone
+    turned = turns_sentences(governing)  # then no text below it may be a statement alone
     for item in items:
         for said, start, end in item.groups[1:]:
             if num_words(said) >= _FULL and not turned:
@@ -403,7 +403,7 @@ def _statements(lines: Sequence[TextLine], heading_path: Sequence[str]) -> Itera
                 yield from listed(group, introduction or governing_heading(headings))
         else:
             text, introduction = _parted(line, following)
-            if introduction and following != "item":  # it is above more than a list
+            if introduction and following != "item":  # it introduces more than a list
                 headings = [*heading_path, introduction]
             yield from _sentences(text, line, governing_heading(headings))
             continue

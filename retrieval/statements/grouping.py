@@ -4,11 +4,11 @@
 negates, sets a condition or asks is repeated with every statement below it. Any governing line is repeated with
 fragments. Words are recognised in English, German and Chinese, fragments by their form in any language.
 
-**Groups.** A sentence is joined with the following ones that cannot be understood without it.
+**Groups.** A sentence is joined with the following sentences that cannot be understood without it.
 
 **References and furniture.** Cross references are removed if the rest of the sentence still makes sense ("book a
-collection as described in ..."). A sentence that is only a cross reference is not a statement, nor is page furniture.
-English, German and Chinese. Pages of an app or a shop are not cross references: "open the Orders page" stays.
+collection as described in ..."). A sentence that is only a cross reference, or page furniture ("Back to top"), is not a
+statement. Known in English, German and Chinese. Pages of an app are not cross references: "open the Orders page" stays.
 """
 
 import re
@@ -315,7 +315,7 @@ def grouped(text: str, language: str) -> Iterator[Group]:
 
 
 def with_its_question(said: str, heading: str) -> str:
-    """Return a text that begins with yes or no behind the question that it answers, or without that word."""
+    """Put the heading's question before a text that begins with yes or no; without a question, drop "Yes." or "No."."""
     answers = _BEGINS_WITH_IT.match(said)
     if answers is None:
         return said

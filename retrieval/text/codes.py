@@ -2,9 +2,9 @@
 
 "E03", "e 3" and "E3" are the same code, as are "KM-450", "km 450" and "KM450". "SV-3 Pro" is another model than "SV-3".
 
-A code has a family (its letters), a number and sometimes a variant. Codes are recognised by their form, so names of
-every company are found. Prices, amounts, dates, paper sizes and numbered steps are not codes. Out of scope: names
-without a number.
+A code has a family (its letters), a number and sometimes a variant. Codes are recognised by their form, so the codes of
+any company are found. Prices, amounts, dates, paper sizes and numbered steps are not codes. Out of scope: names without
+a number.
 """
 
 import re
@@ -41,7 +41,7 @@ _NO_FAMILIES = """
 _NO_FAMILY = frozenset(_NO_FAMILIES.split())
 """Words and units before numbers of other kinds: prices, months, days, steps. English and German."""
 _ALIKE = dict.fromkeys(("err", "errors", "code", "codes", "fault", "errorcode", "fehler", "fehlercode"), "error")
-# Names also in small letters.
+# Longer families that are also recognised in small letters.
 _FORMS = frozenset(("error", "form", "model", "version", "formular", "modell", "schedule"))
 _PAPER = re.compile(r"[ab][0-6]", re.IGNORECASE)
 _PAPER_NEAR = re.compile(
@@ -72,19 +72,19 @@ def codes(text: str) -> frozenset[str]:
     return frozenset(code.name for code in _found(text))
 
 
-@lru_cache(maxsize=4096)  # of passages and their statements, which many questions find
+@lru_cache(maxsize=4096)  # many questions find the same passages and statements
 def terms_of(text: str) -> frozenset[str]:
     return frozenset(map(stem, dict.fromkeys(words(text)))) | codes(text)
 
 
 class AskedCodes:
-    """The codes of a question, compared with statements. headings: a statement's, from the document's title down. They
-    name the model if the statement does not.
+    """The codes of a question, compared with statements. headings: headings of a statement, from the document's title
+    down. They name the model if the statement does not.
     """
 
     def __init__(self, question: str, earlier: str = "", found: Iterable[str] = ()) -> None:
         """earlier: the previous question; its codes count unless the question names one of the same kind. found: the
-        headings of everything found. A code in one of them is the subject of a page, which mentions do not replace.
+        headings of all found passages. A code in a heading is the subject of a page: only naming it is not enough.
         """
         own = tuple(_found(question, is_question=True))
         kept = (code for code in _found(earlier, is_question=True) if not any(_are_alike(code, one) for one in own))

@@ -60,7 +60,7 @@ def complete(text: str, language: str | None = None) -> tuple[list[str], str]:
 
 
 def _split(line: str, language: str) -> list[str]:
-    """Return the sentences of one line with their spaces. None starts with a small letter or a mark."""
+    """Return the sentences of one line with their spaces. No sentence starts with a small letter or a mark."""
     found = [""]
     for part in (piece for one in segment(language, line) for piece in UNSPACED_END.split(one)):
         closed = CLOSES.match(part)

@@ -56,8 +56,8 @@ LANGUAGES = """
     """.split()  # noqa: SIM905  # a list of words is easier to read this way
 """Recognised languages. Rare ones that resemble a common one are missing, so "minimum" is not Latin."""
 _SURE, _TIMES = 0.3, 2.0
-"""A text has another language than the default if that language has at least this probability, and this many times the
-default's. With these limits the language of all 256 English questions (sample questions and login.gov's) is right.
+"""Least probability of a language other than the default, and how many times the default's probability it must be. With
+these limits the language of all 256 English questions (sample questions and login.gov's) is right.
 """
 _ENOUGH = 400  # maximum number of characters that are examined; each takes about half a microsecond
 _KANA, _HANGUL, _HAN = (re.compile(f"[{c}]") for c in ("\u3040-\u30ff", "\uac00-\ud7af", "\u3400-\u9fff\uf900-\ufaff"))
