@@ -192,7 +192,7 @@ class Engine(Arranger):
     ) -> Future[Encoded]:
         """Encode modules in advance, while no request needs the engine. into_memory: also load modules from disk. A
         module that cannot be encoded is named in the result; the others continue. Raises EngineStopped, and ValueError
-        for a bad tenant.
+        for an invalid tenant.
         """
         check_tenant(tenant)
         useful = [segment for segment in segments if segment.tokens and self.model.info.places_modules]
@@ -209,7 +209,7 @@ class Engine(Arranger):
     def prefetch(self, segments: Sequence[Segment], tenant: str = PUBLIC_TENANT) -> Prefetch:
         """Load or encode modules into device memory while no request runs, most likely ones first. Modules that cannot
         be encoded are skipped. A prefetch runs before `encode`, and is dropped if memory is short, something fails or a
-        module is deleted. Raises EngineStopped, and ValueError for a bad tenant.
+        module is deleted. Raises EngineStopped, and ValueError for an invalid tenant.
         """
         check_tenant(tenant)
         info = self.model.info
