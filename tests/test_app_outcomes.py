@@ -9,6 +9,7 @@ import pytest
 from desks import finish, small_desk, write_pages
 
 from app.answering.prepare import earlier_question, is_topic, outcome_of
+from app.cli.operate import finish as demo_answer
 from app.desk.batch import BatchQuestion
 from app.desk.output import answer_json, overview_json
 from app.desk.service import Service
@@ -265,3 +266,11 @@ def test_a_thing_that_the_question_names_is_the_one_meant(tmp_path, question):
         answer = finish(desk, question)
     assert answer.choices == ()
     assert {one.title for one in answer.citations if not one.see_also} == {"Birch plan"}
+
+
+def test_the_demo_compares_first_tokens_also_of_quotations(tmp_path):
+    """Was wrong once: it stopped at the first words, before the model had read anything."""
+    with desk_with_pages(tmp_path, answer_mode="quote", **CERTAIN) as desk:
+        off, on = demo_answer(desk, GIFT_CARDS, "off"), demo_answer(desk, GIFT_CARDS, "on")
+    assert off.usage.computed == off.usage.prompt_tokens > on.usage.computed > 0
+    assert off.timings.ttft > off.timings.retrieve

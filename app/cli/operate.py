@@ -186,16 +186,15 @@ def compare(service: "Service", documents: Path) -> None:
         print(f"{ELSEWHERE}: with and without reuse cannot be compared")
         return
     sample = sample_of(documents)
-    begin(service, sample.warm_up, "on")  # the first request of a process is slower; this one is about another subject
-    rows = [(question, begin(service, question, "off"), begin(service, question, "on")) for question in sample.compared]
-    print_table(service, rows)
+    finish(service, sample.warm_up, "on")  # the first request of a process is slower; this one is about another subject
+    print_table(service, [(one, finish(service, one, "off"), finish(service, one, "on")) for one in sample.compared])
 
 
-def begin(service: "Service", question: str, reuse: str) -> "Answer":
-    """Ask in a temporary conversation, and stop the answer after its first words."""
+def finish(service: "Service", question: str, reuse: str) -> "Answer":
+    """Ask in a temporary conversation. Read to the end, because a quotation is shown before the model's first token."""
     stream = service.ask(question, reuse=reuse)
     for _ in stream:
-        stream.cancel()
+        pass
     service.delete_conversation(stream.answer.conversation_id)
     return stream.answer
 
