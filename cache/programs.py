@@ -435,7 +435,7 @@ class Compiler:
                 raise self.source.mistake(node, f"`{node.id}` has a value only inside its loop; choose another name")
 
     def check_pattern(self, pattern: ast.pattern) -> None:
-        """Check a case: a string, a whole number, several of them joined by `|`, or `_`."""
+        """Raise PMLError unless a `case` is a string, a whole number, several of these joined by `|`, or `_`."""
         match pattern:
             case (
                 ast.MatchValue(value=ast.Constant(value=str() | int()))

@@ -44,7 +44,7 @@ def read_section(file: Path, name: str) -> tuple[str, str]:
     except OSError as error:
         raise DeskError(f"{file}: {error.strerror or error}", code="no-such-file") from error
     if content.count(begin) != 1 or content.count(end) != 1 or content.index(begin) > content.index(end):
-        raise DeskError(f"{file} has no section between {begin!r} and {end!r}: add both lines", code="no-section")
+        raise DeskError(f"{file} must contain {begin!r} once and, after it, {end!r} once", code="no-section")
     return content[: content.index(begin) + len(begin)], content[content.index(end) :]
 
 

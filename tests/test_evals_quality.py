@@ -104,7 +104,7 @@ def test_several_passages_may_be_needed(reader, tmp_path):
     assert sorted(["Ann is she." in text for text in read]) == [False, True], "the stretch that holds the answer"
     assert any("Who is Bo?" in text for text in read), "the stretch nearest to the question"
     file.write_text("{}")
-    with pytest.raises(DeskError, match="is not a list of"):
+    with pytest.raises(DeskError, match="must be a JSON list of"):
         read_list(file)
 
 

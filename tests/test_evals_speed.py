@@ -243,7 +243,7 @@ def test_a_section_is_replaced_and_nothing_else(tmp_path):
 def test_a_page_without_the_section_is_left_alone(content, tmp_path):
     page = tmp_path / "evidence.md"
     page.write_text(content)
-    with pytest.raises(DeskError, match="no section between"):
+    with pytest.raises(DeskError, match="must contain"):
         write_section(page, "speed", "new")
     assert page.read_text() == content
     with pytest.raises(DeskError, match=r"nowhere\.md"):

@@ -1,6 +1,6 @@
-"""Find the things that a question may mean, if the pages of several models, plans or places say the same of each.
+"""Find the models, plans or places that a question may mean, if the page of each answers it in the same way.
 
-Two pages say the same if the headings of their sections are similar, without the words of the page titles, and their
+Two pages answer alike if the headings of their sections are similar, without the words of the page titles, and their
 statements are about equally likely. If several such titles share equally many words with the question, and no other
 likely title shares more, the customer is asked which one is meant. Out of scope: rows of one table (`other_subjects` of
 `retrieval.answerability`).

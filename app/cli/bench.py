@@ -18,7 +18,7 @@ commands.add_typer(bench, name="bench")
 Threads = Annotated[str | None, typer.Option(help="Thread counts; default: all.")]
 Write = Annotated[Path | None, typer.Option(help="Write the table between two lines of a file; an error names them.")]
 Plot = Annotated[Path | None, typer.Option(help="Draw the result into this .svg file.")]
-Arms = Annotated[str, typer.Option(help="Comma-separated. Those of transformers take minutes.")]
+Arms = Annotated[str, typer.Option(help="Variants, comma-separated. Those with transformers take minutes.")]
 LlamaServerPath = Annotated[
     Path | None,
     typer.Option("--llama-server", help="A llama-server built for this CPU, instead of the package xllamacpp."),

@@ -161,7 +161,7 @@ def recall(
     leave_out: Annotated[str, typer.Option(help="Sources whose questions do not name their document.")] = "policyqa",
     distractors: Annotated[
         list[Path] | None,
-        typer.Option(help="Documents {title, context, qas} that are also searched, without their questions."),
+        typer.Option(help="More documents {title, context, qas} to search. Their questions are not asked."),
     ] = None,
     num_distractors: Annotated[
         int | None, typer.Option(help="Maximum number of passages of these documents.", min=1, show_default="all")

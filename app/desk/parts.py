@@ -170,9 +170,9 @@ class part(Generic[T]):
 
 
 class Loading(TypedDict, total=False):
-    """Functions that load parts instead of the default loaders, called when a part is first needed. upgrade: see
-    `open_database`. may_start_process: the engine may get its own process if the settings say so; else a thread.
-    process: a process for it, started before.
+    """Options for loading parts. model, embedder, ranker: loaders instead of the default ones, for the first use.
+    upgrade: see `open_database`. may_start_process: if the settings allow it, the engine gets its own process; else a
+    thread. process: an already started process for the engine.
     """
 
     model: "Callable[[Settings], Model]"

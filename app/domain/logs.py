@@ -32,7 +32,7 @@ def of_request(id_: str) -> Iterator[None]:
 
 
 def enter_request(id_: str) -> None:
-    """Mark later records with the request. Use it only in a context that is the caller's own and ends soon."""
+    """Mark later log records with the request. Use it only in a short-lived `contextvars` context of the caller."""
     _request.set(id_)
 
 

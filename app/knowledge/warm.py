@@ -156,7 +156,7 @@ class Warming:
     def encode(
         self, ids: Sequence[int], progress: Progress, *, until: Callable[[], bool] = lambda: False
     ) -> WarmReport:
-        """Encode passages without a module. A few batches wait in the engine. until: returns whether to stop early."""
+        """Encode passages that have no module yet, a few batches at a time. until: returns whether to stop early."""
         report, left = WarmReport(), dict.fromkeys(ids)
         running: deque[tuple[Future[Encoded], Sequence[int]]] = deque()
 

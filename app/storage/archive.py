@@ -425,7 +425,7 @@ def check_version(file: Path, manifest: Manifest) -> None:
     is_newer = manifest.format > FORMAT or _numbers(manifest.version) > _numbers(ours)
     if is_newer or (manifest.schema is not None and manifest.schema not in known):
         raise DeskError(
-            f"{file} was written by a newer Warmdesk ({manifest.version}, {manifest.schema}): update this one, {ours}",
+            f"{file} was written by a newer Warmdesk ({manifest.version}, {manifest.schema}): update Warmdesk, {ours}",
             code="archive-newer",
         )
 

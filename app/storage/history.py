@@ -473,7 +473,7 @@ def summaries(*which: ColumnElement[bool]) -> Select[str, str, datetime, int]:
 
 def holds(word: str) -> ColumnElement[bool]:
     """Return the SQL condition that a conversation may contain a word. SQLite ignores case only for ASCII letters, so
-    each other letter that has case matches any character.
+    a wildcard replaces every other letter that has upper and lower case.
     """
     escaped = (f"\\{letter}" if letter in "\\%_" else letter for letter in word)
     pattern = "".join(one if len(one) > 1 or one.isascii() or one.lower() == one.upper() else "_" for one in escaped)

@@ -97,7 +97,7 @@ def missing_revisions(connection: Connection, name: str) -> "Sequence[Script]":
     done = MigrationContext.configure(connection).get_current_heads()
     if unknown := sorted(set(done) - set(names)):
         raise DeskError(
-            f"{name} was written by a newer Warmdesk ({unknown[-1]}): update this one, or use another --data-dir",
+            f"{name} was written by a newer Warmdesk ({unknown[-1]}): update Warmdesk, or use another --data-dir",
             code="database-newer",
         )
     return known[names.index(done[0]) + 1 :] if done else known

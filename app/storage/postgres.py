@@ -83,7 +83,7 @@ _IN_WORDS = {  # a refused connection has no SQLSTATE
 
 
 def name_of(url: URL) -> str:
-    """Return the name of a database in messages, without the password and parameters, which may contain one."""
+    """Return a database's name for messages, without its password or parameters, which may contain a password."""
     return url.set(query={}).render_as_string()
 
 

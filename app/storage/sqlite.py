@@ -63,7 +63,7 @@ def set_up(engine: Engine, *, is_reader: bool) -> None:
 
 
 def check_whole(connection: Connection, name: str) -> None:
-    """Read the whole database. Raises DeskError for a damaged file. Changed texts and numbers are not noticed."""
+    """Check the integrity of the whole database. Raises DeskError for damage. Changed values are not detected."""
     found = connection.exec_driver_sql("PRAGMA integrity_check(1)").scalar()
     if found != "ok":
         reason = " ".join(str(found).split())

@@ -220,7 +220,8 @@ class RunningPass(Protocol):
 
 class Pass:
     """One packed forward pass over a pool, which also stores the rows' position ids. Chunks with offsets need a
-    rotation or ALiBi slopes, float32 `[H]`. scored: chunks to score, in `scored_layers`. give_up: called in each layer.
+    rotation or ALiBi slopes, float32 `[H]`. scored: chunks to score, in `scored_layers`. give_up: called in each layer;
+    True ends the pass (PassGivenUp).
     """
 
     def __init__(

@@ -277,7 +277,7 @@ def place(
     waiting: Waiting, store: Store, spare: int, answer: Collection[int] = (), *, behind: Collection[int] = ()
 ) -> tuple[PrefixNode, Sequence, list[tuple[PathStep, int]]]:
     """Return the pinned prefix of a request, its sequence with slots, and the steps of `Running.fresh`. answer:
-    generated tokens of a resumed answer. behind: tokens given with the request, which are not looked up. spare: slots
+    generated tokens of a resumed answer. behind: tokens appended after these, not searched in the cache. spare: slots
     that must remain for other requests. Raises CapacityError.
     """
     request, (*earlier, end) = waiting.request, waiting.plan.spans

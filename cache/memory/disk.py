@@ -192,8 +192,8 @@ class DiskTier:
             log.error("modules cannot be stored on disk: %s", error)
 
     def keep_floor(self, needed: int = 0) -> None:
-        """Remove the least recently used files until the floor and `needed` bytes are free. Raises OSError if that is
-        not possible.
+        """Remove the least recently used files until the minimum free space (`disk_floor`) plus `needed` bytes are
+        free. Raises OSError if that is not possible.
         """
         was_short = self.space is not None and self.space.is_short
         if (space := self.look()) is None:

@@ -155,9 +155,9 @@ def answer_loss(example: TrainingExample, logits: Tensor, refusal_weight: float)
 
 
 def refusal_loss(example: TrainingExample, logits: Tensor) -> Tensor:
-    """Return the binary cross-entropy, in nats per query, of starting a refusal if and only if the answer is one; zero
-    for an example without refusals. It gives weight to the first token: it decides whether to refuse, but has little
-    weight among all tokens.
+    """Return the binary cross-entropy, in nats per query, of the first token: does it start a refusal exactly when the
+    right answer is a refusal? Zero for an example without refusals. The first token decides whether to refuse, but has
+    little weight among all tokens.
     """
     begins = next((query.answer[0] for query in example.queries if query.refused), None)
     if begins is None:

@@ -265,5 +265,5 @@ def read_list(file: Path) -> list[dict[str, Any]]:
     if not isinstance(found, list) or not all(
         isinstance(row, dict) and {"question", "answers", "ctxs"} <= row.keys() for row in found
     ):
-        raise DeskError(f"{file} is not a list of {{question, answers, ctxs}}", code="bad-file")
+        raise DeskError(f"{file} must be a JSON list of objects with question, answers and ctxs", code="bad-file")
     return found
