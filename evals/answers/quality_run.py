@@ -227,6 +227,19 @@ def calibrate(
         raise DeskError(f"{exact}; set answer_mode to checked, quote or free yourself", code="runs-elsewhere")
     documents, file = customers or (SAMPLES / "knowledge", SAMPLES / "questions.jsonl")
     folder, asked = folder_of(documents), sample(read_questions(file), limit)
+    found = measure_policies(settings, own, limit, report)  # frees the model: the desk below loads its own
+    with TemporaryDirectory(prefix="warmdesk-") as temporary:
+        write_calibration(Path(temporary) / FILE, found)  # policy and refusals as they will be
+        values = {**settings.model_dump(exclude={"database_url"}), "data_dir": temporary, "answer_mode": "checked"}
+        with Service(Settings(**values)) as service:
+            modes = compare_modes(service, folder, asked, report)
+    found = replace(found, modes=modes, answer_mode=best_mode(*modes))
+    write_calibration(settings.data_dir / FILE, found)
+    return found
+
+
+def measure_policies(settings: Settings, own: Path | None, limit: int, report: Report) -> Calibration:
+    """Return a calibration in which the model only quotes. Arguments as of `calibrate`."""
     with open_bench(settings) as (bench, reader):
         cases = reader.knowledge(SAMPLES / "questions.jsonl", SAMPLES / "knowledge", settings.passages, limit)
         if own is not None:
@@ -239,7 +252,7 @@ def calibrate(
             outcomes = run_missing(bench, cases, MEASURED_ARMS, None, report)
         rows = rows_of(MEASURED_ARMS, cases, outcomes)
         names = [field.name for field in fields(PolicyMetrics)]
-        found = Calibration(
+        return Calibration(
             setup=setup_of(settings),
             model=bench.engine.model.info.name,
             measured=datetime.date.today().isoformat(),
@@ -250,11 +263,3 @@ def calibrate(
             refusal_bias=bench.refusal_bias,
             refusal_text=settings.refusal_text,
         )
-    with TemporaryDirectory(prefix="warmdesk-") as temporary:
-        write_calibration(Path(temporary) / FILE, found)  # policy and refusals as they will be
-        values = {**settings.model_dump(exclude={"database_url"}), "data_dir": temporary, "answer_mode": "checked"}
-        with Service(Settings(**values)) as service:
-            modes = compare_modes(service, folder, asked, report)
-    found = replace(found, modes=modes, answer_mode=best_mode(*modes))
-    write_calibration(settings.data_dir / FILE, found)
-    return found
