@@ -8,9 +8,9 @@ The exported schema:
     <module name="returns.md"><union><module name="p1">...</module> ...</union></module> ...
     </union></module> ... </schema>
 
-A slot is a union over the documents, and a document a union over its passages. So the schema is only as long as the
-longest passages that a prompt can hold. Warmdesk itself places passages without gaps (`app.knowledge.prompts`); the
-schema has the same knowledge at fixed places, for prompts written by hand.
+A slot is a union of the documents, and a document is a union of its passages. So the schema needs only as many position
+ids as the longest passages that a prompt can hold. Warmdesk itself places passages without gaps
+(`app.knowledge.prompts`). The schema has the same texts at fixed positions, for prompts written by hand.
 """
 
 import re
@@ -48,7 +48,7 @@ T = TypeVar("T")
 def registry_for(
     settings: Settings, *, tokenizer: str | None, template: str | None = None, max_positions: int | None = None
 ) -> Registry:
-    """Return an empty registry for a tokenizer: `words`, a model's, or the default. Raises DeskError, ModelError."""
+    """Return an empty registry. tokenizer: `words` or a model; default: the setting. Raises DeskError, ModelError."""
     if template is not None and template not in NAMED:
         raise DeskError(f"--template is {template!r}: it must be {', '.join(NAMED)}", code="usage")
     roles = NO_ROLES if template is None else NAMED[template]
@@ -81,8 +81,8 @@ def read_prompt(path: Path) -> Prompt:
 def facts(
     registry: Registry, schema: Path, prompt: Path | None, *, baseline: bool, add: Sequence[Path], remove: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the position ids of a prompt file or, without one, of the schema added last. add, remove: schemas to add
-    to the prompt's registry, and names to remove from it. Raises DeskError, PMLError.
+    """Return the layout and position ids of a prompt file or, without one, of the schema added last. add, remove:
+    schemas to add to the prompt's registry, and names to remove from it. Raises DeskError, PMLError.
     """
     for path in (schema, *add):
         parsed_schema = read_schema(path)
@@ -185,7 +185,7 @@ NAME = "desk"
 
 
 def export_schema(library: Library, system_text: str, slots: int) -> tuple[str, int, int]:
-    """Return the schema as XML, a line per element, and its numbers of documents and passages."""
+    """Return the schema as XML (one element per line), and the numbers of documents and passages in it."""
     documents: list[Module] = []
     taken = set(RESERVED)
     passages = 0
@@ -210,7 +210,7 @@ def export_schema(library: Library, system_text: str, slots: int) -> tuple[str, 
 
 
 def module_name(path: str, taken: set[str]) -> str:
-    """Return a document's file name as a PML name that is not in `taken`, and add it there."""
+    """Make a document's file name a PML name that is not in `taken`. Add the name to `taken` and return it."""
     name = re.sub(r"[^\w.-]+", "-", re.split(r"[/\\]", path)[-1]) or "document"
     if not re.match(r"[^\W\d]", name):
         name = f"_{name}"

@@ -1,8 +1,8 @@
 """Replace e-mail addresses, phone numbers and card numbers in customers' text before it is stored.
 
-Dates, prices, model and order numbers stay, because answers depend on them. An ambiguous number counts as a phone
-number if it is written like one (with +, a leading 0, brackets or groups) or follows a word such as "call", and as an
-order number after "order". Companies' numbers such as 1-800 are not private.
+Dates, prices, model numbers and order numbers stay, because answers depend on them. An ambiguous number counts as a
+phone number if it is written like one (with +, a leading 0, brackets or groups) or follows a word such as "call", and
+as an order number after "order". Toll-free numbers of companies (such as 1-800) stay.
 
 Out of scope: names, postal addresses, bank accounts; the text of documents and answers.
 """
@@ -78,8 +78,8 @@ _LOOKS_LIKE_PHONE = re.compile(r"[+＋(（0０]|1[3-9]\d{9}$|\d+[ ./\u00a0-]")
 
 
 def redact(text: str) -> str:
-    """Return the text with `EMAIL`, `PHONE` and `CARD` instead of addresses and numbers. The time grows linearly with
-    the length; callers still bound the length.
+    """Return the text with `EMAIL`, `PHONE` and `CARD` instead of e-mail addresses, phone numbers and card numbers. The
+    time is proportional to the length of the text, which the caller limits.
     """
     for word, places in ((EMAIL, _emails), (CARD, _cards), (PHONE, _phones)):
         text = _replaced(text, sorted(places(text)), word)
@@ -92,7 +92,7 @@ def _replaced(text: str, places: Sequence[Place], word: str) -> str:
 
 
 def _emails(text: str) -> Iterator[Place]:
-    """Return places of e-mail addresses. The search starts at each @, so a long run of letters costs nothing."""
+    """Yield the places of e-mail addresses. The search starts at each @, so a long run of letters is not slow."""
     last = 0
     for domain in _DOMAIN.finditer(text):
         before = text[max(last, domain.start() - _LONGEST_BEFORE_AT) : domain.start()]
@@ -102,7 +102,7 @@ def _emails(text: str) -> Iterator[Place]:
 
 
 def _cards(text: str) -> Iterator[Place]:
-    """Return places of card numbers that do not overlap. An expiry date may follow, so every length is tried."""
+    """Yield the places of card numbers that do not overlap. An expiry date may follow, so every length is tried."""
     last = 0
     for start in _CARD_START.finditer(text):
         if start.start() < last:

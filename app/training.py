@@ -2,9 +2,9 @@
 
 An adapter's examples come from files of questions and answers, or from the ingested passages. A file has a JSON object
 per line and may be compressed: {"title": text, "context": text, "qas": [{"question": text, "answers": [text, ...]},
-...]}. All texts are worded and tokenised as in prompts (`app.knowledge.prompts`). The answer is a sentence of the
-passage, so that the model learns to stay close to its words. Questions about passages that the example does not
-contain, and questions marked as unanswerable, are answered by the refusal. Some topics are held out of training. An
+...]}. All texts have the same form and tokens as in prompts (`app.knowledge.prompts`). The answer is a sentence of the
+passage, so that the model learns to stay close to its words. The right answer is the refusal if the example does not
+contain the passage of a question, or if the question is marked as unanswerable. Some topics are kept for testing. An
 example depends only on the seed and its number, so training can continue after an interruption.
 """
 
@@ -55,16 +55,16 @@ def checked_row(row: Any) -> dict[str, Any]:
 WORD = re.compile(r"\w+")
 LONGEST_PASSAGE = 300
 LONGEST_ANSWER = 80
-MAX_SENTENCES = 10  # maximum sentences of a passage without labels that become an answer
+MAX_SENTENCES = 10  # maximum number of sentences of an unlabelled passage that are used as answers
 LONGEST_BEGINNING = 24  # maximum tokens of such an answer, from the beginning of the sentence
 
 QuestionAnswer = tuple[TokenIds, TokenIds | None]
-"""Tokens of a question, and of its answer without the end token, which is None if the passage has no answer."""
+"""Tokens of a question, and tokens of its answer without the end token. The answer is None if the passage has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingPassage:
-    """A passage. source: its data set. topic: groups passages that are hard to distinguish. tokens: its module's."""
+    """A passage with its questions. source: its data set. topic: shared by similar passages. tokens: of its module."""
 
     source: str
     topic: str
@@ -75,7 +75,7 @@ class TrainingPassage:
 class TrainingTokenizer:
     """Tokenises passages, questions and answers for one model and one system text.
 
-    prefix: tokens of the system text. refusal: its tokens without the end token. end: the end token.
+    prefix: tokens of the system text. refusal: tokens of the refusal text, without the end token. end: the end token.
     """
 
     def __init__(self, prompts: PromptBuilder, tokenizer: ModelTokenizer, refusal: str) -> None:
@@ -98,8 +98,8 @@ class TrainingTokenizer:
         return TrainingPassage(source=source, topic=f"{source}/{title}", tokens=tokens, questions=questions)
 
     def own_passages(self, library: Library) -> Iterator[TrainingPassage]:
-        """Return the ingested passages. A question is a few words of a sentence, its answer the start of that sentence.
-        These are not labels, only texts for comparing full and modular attention.
+        """Yield the ingested passages with questions. A question is a few words of a sentence, and its answer is the
+        start of that sentence. They are not labels, only texts for comparing full attention with modular attention.
         """
         for document in library.documents():
             for passage in library.passages_of(document.path):
@@ -130,8 +130,8 @@ def key_words(sentence: str) -> str:
 
 
 def answer_sentence(context: str, question: str, answer: str) -> str | None:
-    """Return the answer to train on: the sentence with the answer and most words of the question. If there is none, at
-    most three sentences of the answer itself, if most of its words are in the document.
+    """Return the answer to train on: the document's sentence with the answer and most words of the question. If there
+    is none, return at most three sentences of the answer, if 70 % of its words (at least four) are in the document.
     """
     asked = set(WORD.findall(question.lower()))
     holding = [s for s in sentences(context) if answer.lower() in s.lower()]
@@ -151,7 +151,7 @@ HELD_OUT_PASSAGES = 8  # minimum held-out passages, if that is at most a third o
 
 def split_topics(passages: Iterable[TrainingPassage]) -> tuple[list[Topic], list[Topic]]:
     """Split topics for training and tests. Test topics have a hash below HELD_OUT_SHARE; more are added in hash order
-    until HELD_OUT_PASSAGES, but at most a third of all passages. With fewer than two there are none.
+    until HELD_OUT_PASSAGES, but at most a third of all passages. There are none if they have fewer than two passages.
     """
     topics: defaultdict[str, Topic] = defaultdict(list)
     for passage in passages:
@@ -176,8 +176,8 @@ def topic_hash(topic: str) -> float:
 
 
 def topic_weights(topics: Sequence[Topic]) -> list[float]:
-    """Return sampling weights of topics. A source weighs the square root of its number of questions, so that small
-    sources matter; a topic within its source weighs its number of questions.
+    """Return sampling weights of topics. A source has the square root of its number of questions as weight, so that
+    small sources matter. Within a source, the weight of a topic is proportional to its number of questions.
     """
     counts = [(topic[0].source, sum(len(passage.questions) for passage in topic)) for topic in topics]
     of_source: Counter[str] = Counter()
@@ -193,10 +193,10 @@ GAP_SHARE, LONGEST_GAP = 0.2, 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryMix:
-    """The composition of an example. passages: numbers to sample from; small numbers train equally well. answered,
-    misleading, absent: maximum queries of each kind: answered by a passage; only seemingly answered; about absent
-    passages. whole_answers: number of answered queries trained to the end of the answer; others train only the first
-    token, which shows a refusal. elsewhere: share of the questions that are not about the last passage.
+    """The composition of an example. passages: possible numbers; small numbers train equally well. answered,
+    misleading, absent: maximum number of queries that a passage answers, that one only seems to answer, and about
+    absent passages. whole_answers: number of answered queries trained to the end of the answer; others train only the
+    first token, which shows a refusal. elsewhere: share of the questions that are not about the last passage.
     """
 
     passages: tuple[int, ...]
@@ -209,7 +209,7 @@ class QueryMix:
 
 LABELLED = QueryMix(passages=(1, 1, 1, 2, 3, 5), answered=10, misleading=8, absent=2, whole_answers=3, elsewhere=0.2)
 """A model that sees few misleading questions learns the words of a refusal, but not when to refuse. Warmdesk places the
-most relevant passage last, and search is seldom wrong about it (in 13 % of SQuAD's questions and 25 % of DSTC11's,
+most relevant passage last, and search seldom chooses a wrong one (for 13 % of SQuAD's questions and 25 % of DSTC11's,
 among five passages of one topic).
 """
 OWN = QueryMix(passages=(2, 3, 3, 4), answered=8, misleading=0, absent=0, whole_answers=8, elsewhere=0.5)
@@ -217,7 +217,7 @@ OWN = QueryMix(passages=(2, 3, 3, 4), answered=8, misleading=0, absent=0, whole_
 
 
 class TrainingData:
-    """Examples made of passages. Some topics are held out of training, if there are enough (see `split_topics`).
+    """Examples made of passages. If there are enough topics, some are kept for testing (see `split_topics`).
 
     neighbours: number of passages before each one while it is encoded.
     """
@@ -241,11 +241,11 @@ class TrainingData:
         return sum(map(len, self._test))
 
     def example_at(self, number: int) -> TrainingExample:
-        """Return an example to train on, always the same for a number."""
+        """Return the training example with this number. It is always the same."""
         return self._make(self._train, random.Random(f"{self._seed}/{number}"))
 
     def held_out(self, count: int) -> list[TrainingExample]:
-        """Return examples of held-out topics; if there are none, other examples of trained topics."""
+        """Return examples of test topics; if there are none, more examples of the training topics."""
         return [self._make(self._test or self._train, random.Random(f"held out/{number}")) for number in range(count)]
 
     def _make(self, topics: Sequence[Topic], rng: random.Random) -> TrainingExample:
@@ -282,15 +282,15 @@ class TrainingData:
         return TrainingQuery(question=question, answer=ended if whole else ended[:1], refused=refused)
 
     def _left_context(self, passage: TrainingPassage, nearby: Sequence[TrainingPassage]) -> TokenIds:
-        """Return the passages before another one. At run time these are the most similar ones. Here all passages of an
-        example share a few, so that their left context is computed once.
+        """Return the tokens of other passages, to put before this passage. At run time these are the most similar
+        passages. Here all passages of an example share a few, so that their left context is computed once.
         """
         others = [other for other in nearby if other != passage][: self._neighbours]
         return tuple(token for other in others for token in other.tokens)
 
 
 def choose_passages(topic: Topic, topics: Sequence[Topic], size: int, rng: random.Random) -> list[TrainingPassage]:
-    """Choose passages of a topic, and of others if it is too small. The last one probably has many questions."""
+    """Choose passages of a topic, and of others if it is too small. One with more questions is more often last."""
     chosen = sample_up_to(size, topic, rng)
     if len(chosen) < size:
         chosen += sample_up_to(size - len(chosen), [p for other in topics if other is not topic for p in other], rng)
@@ -301,7 +301,7 @@ def choose_passages(topic: Topic, topics: Sequence[Topic], size: int, rng: rando
 
 
 def ask_about(passages: Sequence[TrainingPassage], elsewhere: float, rng: random.Random) -> list[QuestionAnswer]:
-    """Return all questions of the last passage, and of other passages, about the share `elsewhere` of the result."""
+    """Return all questions of the last passage, and some of other passages, about the share `elsewhere` of all."""
     last, others = passages[-1].questions, [pair for passage in passages[:-1] for pair in passage.questions]
     wanted = len(last) * elsewhere / (1 - elsewhere) + rng.random()
     return [*last, *sample_up_to(int(wanted), others, rng)]
@@ -313,7 +313,7 @@ def sample_up_to(most: int, items: Sequence[T], rng: random.Random) -> list[T]:
 
 
 HELD_OUT_EXAMPLES = 8
-TOLD, REPORTED = 5, 20  # steps of an adapter and of a ranker between two lines of progress
+TOLD, REPORTED = 5, 20  # steps between two progress lines, for an adapter and for a ranker
 RECORD = "training.json"
 STEPS = 1000
 MINUTES = 30
@@ -329,10 +329,10 @@ def adapt(
     seed: int,
     report: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Train an adapter into `folder`, from files of questions or, without any, from the ingested passages, on top of
-    the adapter in use. Returns the record that is written there. steps, minutes: limits, the first one ends training;
-    see `schedule_of`. Raises DeskError if there is nothing to train on or the folder holds the adapter in use,
-    ModelError if the model cannot be adapted or the folder contains another training.
+    """Train an adapter on top of the adapter in use, and write it to `folder`. It learns from files of questions or,
+    without files, from the ingested passages. Returns the record that is written there. steps, minutes: training ends
+    at the first limit (see `schedule_of`). Raises DeskError if there is nothing to train on or the folder contains the
+    adapter in use, ModelError if the model cannot be adapted or the folder contains another training.
     """
     below = settings.adapter_folder
     if below is not None and folder.resolve() in (below.resolve(), *below.resolve().parents):
@@ -395,7 +395,7 @@ def adapt(
 
 
 def schedule_of(*, labelled: bool, steps: int | None, minutes: float | None, seed: int) -> Schedule:
-    """Return the schedule. Training on answers needs many small steps. Imitating full attention has many good
+    """Return the training schedule. Training on answers needs many small steps. Imitating full attention has many good
     solutions, and large steps find one in half an hour.
     """
     unlimited = steps is None and minutes is None
@@ -421,8 +421,8 @@ def gather(
         found = [passage for passage in read if passage is not None]
         if not found:
             raise DeskError(
-                f"none of the {len(read)} documents can be used for training: a document needs at most "
-                f"{LONGEST_PASSAGE} tokens, and a question with its answer in the document or with no answers",
+                f"none of the {len(read)} documents can be used for training: each may have at most {LONGEST_PASSAGE} "
+                "tokens, and needs a question whose answer it contains or whose list of answers is empty",
                 code="no-material",
             )
         return found, len(read) - len(found)
@@ -447,7 +447,7 @@ def make_ranker(
     seed: int,
     report: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Train and write a ranker; return its card. go_on: start from the current one. Raises DeskError if data is bad."""
+    """Train and write a ranker; return its card. go_on: continue the current one. Raises DeskError for bad data."""
     try:
         documents = read_examples(data, left_out, local, seed)
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -57,7 +57,7 @@ def test_a_calibration_is_of_one_rounding(tmp_path, rounding):
     shipped = find_calibration(settings)
     assert shipped is not None
     assert find_calibration(rounded) == shipped, "better than none"
-    assert calibration(rounded) == f"{calibration(settings)}; measured without this rounding: warmdesk calibrate"
+    assert calibration(rounded) == f"{calibration(settings)}; measured without this rounding: run warmdesk calibrate"
     own = replace(shipped, setup=setup_of(rounded), policy="exact")
     write_calibration(tmp_path / FILE, own)
     assert (find_calibration(settings), find_calibration(rounded)) == (shipped, own)

@@ -52,7 +52,7 @@ def test_a_model_is_named_with_what_it_cannot_do(tmp_path):
 def test_too_little_room_is_told_with_what_is_wanted(tmp_path, monkeypatch):
     free = [3 << 30]
     monkeypatch.setattr("shutil.disk_usage", lambda _: Usage(1 << 40, 0, free[0]))
-    assert free_space(Settings(data_dir=tmp_path)) == "3 GB free, of which encoded passages leave 512 MB"
+    assert free_space(Settings(data_dir=tmp_path)) == "3 GB free; encoded passages leave at least 512 MB free"
     for free[0], words in (
         (700 << 20, "700 MB are free; Warmdesk needs 2048 MB"),
         (300 << 20, "are deleted until 512 MB"),
@@ -76,9 +76,9 @@ def test_a_missing_model_package_is_told_with_the_command_that_installs_it(tmp_p
 def test_what_comes_with_the_program_is_found_or_missed(tmp_path, monkeypatch):
     assert adapter(Settings(data_dir=tmp_path)).endswith("smollm2-135m-instruct")
     assert adapter(Settings(data_dir=tmp_path, adapter="none")) == "none"
-    assert search_classifier(Settings(data_dir=tmp_path)).endswith("search.json, shipped")
+    assert search_classifier(Settings(data_dir=tmp_path)).endswith("search.json, bundled")
     assert "calibrate-search" in search_classifier(Settings(data_dir=tmp_path, embedder="another/one"))
-    assert statement_ranker(Settings(data_dir=tmp_path)).endswith("ranker, shipped")
+    assert statement_ranker(Settings(data_dir=tmp_path)).endswith("ranker, bundled")
     monkeypatch.setattr("app.domain.settings.SHIPPED_ADAPTER", tmp_path / "adapter")
     monkeypatch.setattr("app.desk.calibration.SHIPPED_SEARCH", tmp_path / "search.json")
     monkeypatch.setattr("app.desk.calibration.SHIPPED_RANKER", tmp_path / "none")
@@ -115,7 +115,7 @@ def test_an_older_desk_or_none_is_looked_at_and_left_as_it_is(tmp_path, monkeypa
     [file] = tmp_path.iterdir()
     content = file.read_bytes()
     for check in (documents, encoded_passages):
-        assert check(settings) == "unknown before the next start: from an older version"
+        assert check(settings) == "unknown until the next start: the database is of an older version"
     assert (list(tmp_path.iterdir()), file.read_bytes()) == ([file], content)
     open_database(settings.database_url).close()
     assert documents(settings) == "0 documents, 0 passages"

@@ -150,7 +150,7 @@ def test_what_cannot_be_finished_is_said_and_tried_again(tmp_path, caplog):
         with desk._ingestion.alone():
             desk.finish_begun()
         assert (
-            "unfinished work (upload) failed again and will be retried: documents are already being ingested"
+            "unfinished work (upload) failed again and is retried at the next start: documents are already being"
             in caplog.text
         )
         (tmp_path / "outside.md").write_text("# Outside\n\nNobody uploaded it.\n")

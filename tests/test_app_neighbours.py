@@ -100,7 +100,7 @@ def test_the_doctor_tells_how_many_there_are_and_are_wanted(tmp_path, pages):
         desk.ingest([pages])
         settings = desk.settings
     assert modules(settings).endswith(", neighbours 2")
-    assert "neighbours 2 (set to 1, from the next `warmdesk ingest` on" in modules(
+    assert "neighbours 2 (set to 1, from the next `warmdesk ingest`," in modules(
         settings.model_copy(update={"neighbours": 1})
     )
 

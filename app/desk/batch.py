@@ -1,7 +1,7 @@
 """`warmdesk batch`: answer many questions, grouped by shared parts of their prompts.
 
-Answers come in the order of the questions and are not stored as conversations. If a question fails, its failure
-replaces the answer, and the other questions are answered. Out of scope: the JSON of an answer (`output`).
+Answers come in the order of the questions and are not stored as conversations. If a question fails, its error takes the
+place of the answer, and the other questions are still answered. Out of scope: the JSON format of an answer (`output`).
 """
 
 import json
@@ -113,12 +113,12 @@ def still_to_answer(questions: Sequence[BatchQuestion], output: Path) -> list[Ba
 
 
 IN_FLIGHT = 16
-"""Maximum questions in the engine at once, because customers may ask at the same time. The engine may allow fewer."""
+"""Maximum number of questions in the engine at once, because customers also ask. The engine may allow fewer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchFailure:
-    """The reason why a question has no answer."""
+    """The reason why a question has no answer. code: for programs. message: for people."""
 
     code: str
     message: str
@@ -127,8 +127,8 @@ class BatchFailure:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
     """Answers, or failures, in the order of the questions. groups: ids of the questions that were answered together.
-    cold_ungrouped, cold_grouped: tokens that a cold start with the same memory would compute, in the order of the file
-    and grouped (`cache.analysis.memory_plan`); None if that cannot be counted.
+    cold_ungrouped, cold_grouped: tokens that the model would compute from a cold start with the same memory, in the
+    order of the file and in groups (`cache.analysis.memory_plan`); None if that cannot be counted.
     """
 
     questions: tuple[BatchQuestion, ...]
@@ -160,7 +160,7 @@ def run_batch(
     report: Callable[[int, int], None],
     keep: Callable[[BatchQuestion, Answer], None],
 ) -> BatchResult:
-    """Answer all questions. report: gets the numbers of finished and all questions. keep: gets each answer at once."""
+    """Answer all questions. report: gets the number of finished and of all questions. keep: gets each answer."""
     from app.answering.record import without_model
     from cache.analysis.memory_plan import group
 
@@ -249,7 +249,7 @@ def failure(error: DeskError | CacheError) -> BatchFailure:
 
 
 def computed_cold(answering: "Answering", requests: "Sequence[Request]") -> int | None:
-    """Tokens computed for requests in this order from a cold start; None if it cannot be known. Raises CacheError."""
+    """Return the tokens computed for requests in this order from a cold start; None if unknown. Raises CacheError."""
     from cache.analysis.memory_plan import count_tokens
 
     engine = answering.engine

@@ -1,8 +1,8 @@
-"""The results of `warmdesk calibrate` (which policy keeps a model's answers, and whether it may use its own words) and
-of `warmdesk calibrate-search` (how search judges).
+"""Read and write the results of `warmdesk calibrate` (the policy that preserves a model's answers, and whether it may
+use its own words) and of `warmdesk calibrate-search` (the classifier of search results).
 
-A result is valid for one model, adapter, system text and number of neighbours; if one of them changes, `doctor` and the
-dashboard ask for a new one. Out of scope: measuring and fitting (`evals`), the classifier (`retrieval.answerability`).
+A result of `calibrate` is valid for one model, adapter, system text and number of neighbours. After a change of one of
+them, `doctor` and the dashboard ask for a new one. Out of scope: measuring and fitting (`evals`), the classifier.
 """
 
 import json
@@ -29,9 +29,9 @@ SHIPPED = SHIPPED_DATA / FILE
 MOST_KL = 0.1
 LEAST_GOLD = -0.15
 MOST_LOST = 0.03
-"""A policy keeps a model's answers if, compared with full attention, KL divergence per token is at most MOST_KL nats,
-the log-probability of the right answer changes by at least LEAST_GOLD nats per token, and the share of right answers
-falls by at most MOST_LOST.
+"""A policy preserves a model's answers if, compared with full attention, KL divergence per token is at most MOST_KL
+nats, the log-probability of the right answer changes by at least LEAST_GOLD nats per token, and the share of right
+answers falls by at most MOST_LOST.
 """
 
 FALSE_REFUSALS = 0.10
@@ -58,7 +58,7 @@ class PolicyMetrics:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModeMetrics:
     """Results of a mode on customers' questions. right: answerable questions whose answer shows all facts. wrong:
-    confident answers that lack a fact, or whose question no page answers. words: median number in an answer.
+    confident answers that lack a fact, or whose question no page answers. words: median number of words of an answer.
     """
 
     mode: AnswerMode
@@ -78,9 +78,9 @@ class ModeMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """A calibration. setup: the setup for which it is valid (`setup_of`). measured: date. rows: full attention and the
-    policies. modes: own words and quotations; empty in an older file. refusal_bias: added to the logit of the first
-    token of `refusal_text`.
+    """A result of `warmdesk calibrate`. setup: digest of the settings for which it is valid (`setup_of`). measured:
+    date. rows: full attention and the policies. modes: own words and quotations; empty in an older file. refusal_bias:
+    added to the logit of the first token of `refusal_text`.
     """
 
     setup: str
@@ -95,7 +95,7 @@ class Calibration:
     refusal_text: str = ""
 
     def bias_of(self, settings: Settings) -> float:
-        """Return the bias of the refusal's logit: 0 if the text of the refusal has changed."""
+        """Return the bias of the refusal's logit. It is 0 if the setting `refusal_text` has changed."""
         return self.refusal_bias if self.refusal_text == settings.refusal_text else 0.0
 
     def line(self) -> str:
@@ -163,7 +163,7 @@ def find_calibration(settings: Settings) -> Calibration | None:
 
 
 def policy_of(settings: Settings, calibration: Calibration | None) -> Policy:
-    """Return how passages are linked by default. A remote model recomputes passages or reuses them exactly."""
+    """Return the default policy. It is exact for a remote model, which reuses only exact prefixes."""
     if settings.model_server is not None:
         return "exact"
     if settings.policy != "auto":

@@ -1,4 +1,4 @@
-"""Frees disk space if the disk is too full to open the desk: encoded passages may be deleted."""
+"""Free disk space if the disk is too full to start: delete encoded passages, which can be computed again."""
 
 from contextlib import suppress
 
@@ -7,7 +7,7 @@ from cache.memory.disk import free_space
 
 
 def make_room(settings: Settings) -> None:
-    """Delete encoded passages if the disk is short of space. Only for the process that holds the data folder."""
+    """Delete encoded passages if the disk is short of space. Call it only with the lock on the data folder."""
     folder = settings.modules_folder
     with suppress(OSError):  # the folder does not exist yet
         space = free_space(folder, settings.disk_floor_bytes)

@@ -30,7 +30,7 @@ class Check:
 
 
 def examine(settings: Settings) -> list[Check]:
-    """Run all checks, in the order in which a new installation needs them. A finding has the name of its check."""
+    """Run all checks, in the order in which a new installation needs them. The finding is named after the check."""
     models = (language_model, adapter, embedding_model, statement_ranker, calibration, search_classifier)
     data = (database, data_folder, free_space, documents, encoded_passages)
     return [run(check, settings) for check in (python, torch, *models, *data, network)]
@@ -59,7 +59,7 @@ def torch(settings: Settings) -> str:
 
 
 def language_model(settings: Settings) -> str:
-    """Check the model without loading it, or ask its remote server. Reports why modules cannot be moved, if so."""
+    """Check the model without loading it, or ask its remote server. Report why its modules cannot be moved, if so."""
     if settings.model_server is not None:
         return _server(settings, settings.model_server)
     from cache.model.source import bundled_gguf, placement_problem
@@ -97,7 +97,7 @@ def adapter(settings: Settings) -> str:
     if folder is None and settings.model is None and settings.adapter is None:
         raise DeskError(f"{SHIPPED_ADAPTER} is missing: install warmdesk again", code="adapter")
     if folder is not None and not folder.is_dir():
-        raise DeskError(f"there is no folder {str(folder)!r}: give --adapter or set adapter to none", code="adapter")
+        raise DeskError(f"there is no folder {str(folder)!r}: set --adapter to a folder, or to none", code="adapter")
     return "none" if folder is None else str(folder)
 
 
@@ -111,15 +111,15 @@ def calibration(settings: Settings) -> str:
     from app.desk.calibration import FILE, answer_mode_of, find_calibration, policy_of, setup_of
 
     if settings.model_server is not None:
-        return "not possible: the model is remote and exact"
+        return "not needed: a remote model always uses the policy exact"
     found = find_calibration(settings)
     if found is not None:
         is_other = found.setup != setup_of(settings)
-        return f"{found.line()}{'; measured without this rounding: warmdesk calibrate' if is_other else ''}"
+        return f"{found.line()}{'; measured without this rounding: run warmdesk calibrate' if is_other else ''}"
     if (settings.data_dir / FILE).is_file():
-        raise DeskError("made for another model, adapter or system text: run `warmdesk calibrate`", code="calibration")
+        raise DeskError("made for other settings: run `warmdesk calibrate`", code="calibration")
     used = f"policy {policy_of(settings, None)}, answer mode {answer_mode_of(settings, None)}"
-    return f"none yet, {used}: warmdesk calibrate"
+    return f"none yet, {used}: run warmdesk calibrate"
 
 
 def statement_ranker(settings: Settings) -> str:
@@ -129,7 +129,7 @@ def statement_ranker(settings: Settings) -> str:
     folder = find_ranker(settings)
     if not (folder / CARD).is_file():
         raise DeskError(f"{folder} is missing: install warmdesk again", code="ranker")
-    return f"{folder}, shipped" if folder == SHIPPED_RANKER else str(folder)
+    return f"{folder}, bundled" if folder == SHIPPED_RANKER else str(folder)
 
 
 def search_classifier(settings: Settings) -> str:
@@ -140,10 +140,10 @@ def search_classifier(settings: Settings) -> str:
         read_classifier(own)
         return str(own)
     if settings.embedder is not None or find_ranker(settings) != SHIPPED_RANKER:
-        return "none for this embedder and ranker yet, the ranker alone decides: warmdesk calibrate-search"
+        return "none for this embedder and ranker yet, the ranker alone decides: run warmdesk calibrate-search"
     if not SHIPPED_SEARCH.is_file():
         raise DeskError(f"{SHIPPED_SEARCH} is missing: install warmdesk again", code="calibration")
-    return f"{SHIPPED_SEARCH}, shipped"
+    return f"{SHIPPED_SEARCH}, bundled"
 
 
 def database(settings: Settings) -> str:
@@ -161,21 +161,21 @@ def data_folder(settings: Settings) -> str:
     if not os.access(existing, os.W_OK | os.X_OK):
         raise DeskError(f"{existing} cannot be written: change its permissions or use another --data-dir", code="data")
     old = old_copies(folder)
-    left = f"; when the restored desk is good, delete {', '.join(old)}" if old else ""
-    return f"{folder}{'' if folder.exists() else ' (not made yet)'}{left}"
+    left = f"; after checking the restored data, delete {', '.join(old)}" if old else ""
+    return f"{folder}{'' if folder.exists() else ' (not created yet)'}{left}"
 
 
 def free_space(settings: Settings) -> str:
     space = look_at_disk(_existing(settings), settings.disk_floor_bytes)
     if space.is_short:
         raise DeskError(
-            f"{space.free >> 20} MB are free: encoded passages are deleted until {space.floor >> 20} MB are free "
-            "(disk_floor), and answers take longer: free some space",
+            f"only {space.free >> 20} MB are free: encoded passages are deleted until {space.floor >> 20} MB are free "
+            "(disk_floor), and answers take longer. Free some space",
             code="disk-full",
         )
     if space.free < NEEDED_BYTES:
         raise DeskError(f"{space.free >> 20} MB are free; Warmdesk needs {NEEDED_BYTES >> 20} MB", code="disk-full")
-    return f"{space.free >> 30} GB free, of which encoded passages leave {space.floor >> 20} MB"
+    return f"{space.free >> 30} GB free; encoded passages leave at least {space.floor >> 20} MB free"
 
 
 def documents(settings: Settings) -> str:
@@ -188,7 +188,7 @@ def documents(settings: Settings) -> str:
         if not service.begun.left("upload") and (wrong := out_of_step(settings.uploads_folder, hashes)):
             raise DeskError(
                 f"{len(wrong)} uploads do not match their documents, for example {wrong[0]}: upload the file again, or "
-                "forget the document and delete the file",
+                "run warmdesk forget for the document and delete the file",
                 code="uploads",
             )
     return f"{counts.documents} documents, {counts.passages} passages"
@@ -208,13 +208,13 @@ def encoded_passages(settings: Settings) -> str:
     found = f"{on_disk} of {len(overview.modules)} on disk, {used >> 20} MB, neighbours {neighbours}"
     if not documents or neighbours == settings.neighbours:
         return found
-    return f"{found} (set to {settings.neighbours}, from the next `warmdesk ingest` on, if the model can move passages)"
+    return f"{found} (set to {settings.neighbours}, from the next `warmdesk ingest`, if the model can move passages)"
 
 
 @contextmanager
 def _opened(settings: Settings) -> "Iterator[tuple[Service | None, str]]":
-    """Open the desk for reading, or return None and the reason; a new or an older desk is not an error. Raises
-    DeskError for a damaged one.
+    """Open the desk for reading. If it is new or of an older version, yield None and the reason. Raises DeskError for a
+    damaged desk.
     """
     from app.desk.service import Service
 
@@ -223,8 +223,8 @@ def _opened(settings: Settings) -> "Iterator[tuple[Service | None, str]]":
     except DeskError as error:
         if error.code not in ("no-database", "database-older"):
             raise
-        older = "unknown before the next start: from an older version"
-        yield None, "none yet: warmdesk ingest FOLDER" if error.code == "no-database" else older
+        older = "unknown until the next start: the database is of an older version"
+        yield None, "none yet: run warmdesk ingest FOLDER" if error.code == "no-database" else older
     else:
         with service:
             yield service, ""

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 class DeskDocuments(Parts):
-    """The part of `Service` that changes documents. Methods raise DeskError, CacheError or RetrievalError."""
+    """The part of `Service` that changes documents. Methods may raise DeskError, CacheError or RetrievalError."""
 
     def __init__(self, settings: Settings, **loading: Unpack[Loading]) -> None:
         super().__init__(settings, **loading)
@@ -46,7 +46,7 @@ class DeskDocuments(Parts):
         if self.database.is_shared:
             desks = Desks(self.database)
             self.following = Following(self.library, desks, self._follow, lambda: self.search.save())
-        self._followed: dict[str, datetime] = {}  # deleted documents, completely removed by this server
+        self._followed: dict[str, datetime] = {}  # deletions that this server has applied completely
         self._ahead: ReadingAhead | None = None
         self._documents_read: DocumentsRead | None = None
 
@@ -63,7 +63,7 @@ class DeskDocuments(Parts):
 
     def finish_begun(self) -> None:
         """Finish interrupted or failed work in the data folder (`app.storage.data_folder`), and restore the FAQ's file.
-        Only for the process that holds the folder. A second failure is logged and left for the next start.
+        The caller has the lock on the folder. Work that fails again is logged and left for the next start.
         """
         finishing: dict[Kind, Callable[[], None]] = {
             "forget": lambda: self._forgetting.finish(),
@@ -75,7 +75,7 @@ class DeskDocuments(Parts):
                 try:
                     finish()
                 except (DeskError, CacheError, RetrievalError, OSError) as error:
-                    log.warning("unfinished work (%s) failed again and will be retried: %s", kind, error)
+                    log.warning("unfinished work (%s) failed again and is retried at the next start: %s", kind, error)
 
     def _restore_faq_file(self) -> None:
         file, pairs = self.settings.faq_file, self._faq.pairs()
@@ -83,7 +83,7 @@ class DeskDocuments(Parts):
             write_document(file, pairs)
 
     def read_ahead(self, bars: Bars = no_bars, when_read: Callable[[], None] = lambda: None) -> None:
-        """Encode missing passages in the background from now on. when_read: called once, when none is missing."""
+        """Start to encode missing passages in the background. when_read: called once, when no passage is missing."""
         assert self._ahead is None
         if self.is_elsewhere:
             when_read()

@@ -1,9 +1,9 @@
-"""Output formats: the JSON documents of commands and HTTP, with the documented keys, and conversations as files for
-their customers: JSON for programs, CSV for spreadsheets, Markdown to read.
+"""Output formats: the JSON documents of commands and HTTP, with the documented keys; and a customer's conversations as
+files: JSON for programs, CSV for spreadsheets, Markdown to read.
 
 A customer's file contains questions, answers, times, titles of the cited pages and ratings. It contains no internal
-data such as paths of documents or modules. Out of scope: the meaning of the numbers (`app.domain.answers`), output for
-people (`app.cli.reports`), who may have a file (`app.web.access_rules`).
+data such as paths of documents or modules. Out of scope: the meaning of the numbers (`app.domain.answers`), text output
+of commands (`app.cli.reports`), permissions (`app.web.access_rules`).
 """
 
 import csv
@@ -63,7 +63,7 @@ def answer_json(answer: Answer) -> dict[str, Any]:
 
 
 def lookup_json(turn: LookUpTurn | None) -> dict[str, Any] | None:
-    """Return a look-up's part without its texts. choices: the texts of its buttons."""
+    """Return the state of a look-up, without the text below the answer. choices: the texts of its buttons."""
     if turn is None:
         return None
     return {name: getattr(turn, name) for name in ("name", "state", "asks", "outcome", "choices")}
@@ -155,7 +155,7 @@ _ALL = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedFile:
-    """A file to save. media_type: with its encoding, if there is a choice."""
+    """A file for download. media_type: for text formats with the charset."""
 
     name: str
     media_type: str
@@ -175,8 +175,8 @@ def export_conversation(desk: "Service", conversation_id: str, owner: str, kind:
 
 
 def export_everything(desk: "Service", owner: str) -> Iterator[str]:
-    """Return all conversations of an owner with ratings and hand-offs, including the e-mail addresses given: one JSON
-    document in pieces, so that it need not fit into memory. Raises DeskError.
+    """Yield one JSON document in pieces, because it may not fit into memory: all conversations of an owner with
+    ratings, and the hand-offs with the customer's e-mail addresses. Raises DeskError.
     """
     handoffs = [_handoff(one) for one in desk.handoffs(owner)]
     yield f'{{"handoffs": {json.dumps(handoffs, ensure_ascii=False)},\n"conversations": ['
@@ -224,7 +224,7 @@ def _json(summary: ConversationSummary, turns: Sequence[Turn]) -> str:
 
 
 def _csv(summary: ConversationSummary, turns: Sequence[Turn]) -> str:
-    """A row for each message. It begins with a byte order mark, without which Excel does not recognise UTF-8."""
+    """Return a CSV row for each message. The byte order mark at the start lets Excel recognise UTF-8."""
     file = io.StringIO()
     writer = csv.writer(file, quoting=csv.QUOTE_ALL)
     writer.writerow(("time", "role", "text", "outcome", "sources", "feedback", "reason"))
@@ -237,7 +237,7 @@ def _csv(summary: ConversationSummary, turns: Sequence[Turn]) -> str:
 
 
 def _harmless(cell: str) -> str:
-    """Return a cell that no spreadsheet runs as a formula, even after white space."""
+    """Return a cell that no spreadsheet program runs as a formula, even after white space."""
     return f"'{cell}" if cell.startswith(_FORMULA) or cell.lstrip().startswith(_FORMULA) else cell
 
 

@@ -1,9 +1,9 @@
-"""The dashboard's numbers, the savings of reuse, and the size of memory that is enough.
+"""Compute the dashboard's numbers, the savings of reuse, and the memory size that is enough.
 
 Token counts and times come from the stored answers, so they survive restarts. Tiers and evictions come from the running
-engine, or from the files if no engine runs. `plan_memory` replays the passages of recent answers. Savings have 95 %
-intervals: Student's t for the mean, order statistics for the median, Wilson's for shares. SciPy is not used, because
-importing it takes a second; a test compares with it.
+engine, or from the files if no engine runs. `plan_memory` simulates recent answers with other memory sizes. Savings
+have 95 % intervals: Student's t for the mean, order statistics for the median, Wilson's for shares. SciPy is not used,
+because importing it takes a second; a test compares with it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,8 +37,8 @@ CLOSE = 0.02  # a size is enough if more memory would raise the hit rate by less
 
 
 def plan_memory(prompts: Sequence[Sequence[tuple[str, int]]], current: int, bytes_per_token: int) -> MemoryPlan:
-    """Replay prompts, oldest first, with several sizes of memory. prompts: key and length of their modules. current:
-    the configured size in bytes.
+    """Simulate prompts, oldest first, with several memory sizes. prompts: key and length in tokens of the modules of
+    each prompt. current: the configured size in bytes.
     """
     from cache.analysis.memory_plan import replay
 
@@ -64,7 +64,7 @@ def plan_memory(prompts: Sequence[Sequence[tuple[str, int]]], current: int, byte
 
 Z = NormalDist().inv_cdf(0.975)
 ENOUGH = 8
-"""Minimum samples for an interval of a mean and a median. With fewer it would be too wide."""
+"""Minimum number of samples for the interval of a mean or median. With fewer samples it would be too wide."""
 
 
 def summarise_savings(samples: Sequence[SavingsSample]) -> Savings:
@@ -152,14 +152,14 @@ def summarise(
 
 
 def stored_overview(settings: Settings, database: Database) -> Overview:
-    """The dashboard's numbers of a desk that does not run. Raises DeskError."""
+    """Return the dashboard's numbers while no server runs. Raises DeskError."""
     library = Library(database, settings.page_urls)
     summary = summarise(library, Statistics(database), stored_tiers(settings), ())
     return describe(summary, settings, find_calibration(settings))
 
 
 def describe(overview: Overview, settings: Settings, calibration: Calibration | None) -> Overview:
-    """Add the model, its device or server, and how it answers."""
+    """Add the model, its device or server, the policy, the answer mode and the calibration."""
     server = settings.model_server
     return replace(
         overview,
@@ -178,14 +178,14 @@ def model_name(settings: Settings) -> str:
 
 
 def stored_tiers(settings: Settings) -> TierContents:
-    """The files of encoded modules, without a running engine."""
+    """Return the encoded modules on disk, without a running engine."""
     if settings.model_server is not None or not settings.modules_folder.is_dir():
         return TierContents()
     return contents_on_disk(DiskTier(settings.modules_folder, settings.disk, settings.disk_floor_bytes))
 
 
 def module_rows(library: Library, statistics: Statistics, tiers: TierContents) -> Iterable[ModuleRow]:
-    """Return passages' modules, each in its fastest tier or "none", most saved tokens first, without PML modules."""
+    """Return a row per module, most saved tokens first, with its fastest tier or "none". PML modules are skipped."""
     modules = {
         header.key: (tier, header.name, header.num_tokens, num_bytes)
         for tier, header, num_bytes in tiers.modules

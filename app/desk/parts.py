@@ -132,7 +132,7 @@ def remote_engine(settings: Settings, server: ModelServer) -> RemoteEngine:
 
 
 def start_cluster(settings: Settings, spec: EngineSpec, tell: Callable[[str], None]) -> EngineInterface:
-    """Start the engines. tell: called with each running step. Raises DeskError if Ray is missing, and CacheError."""
+    """Start the engines. tell: called with each step. Raises DeskError if Ray is missing, and CacheError."""
     try:
         from cache.cluster.deployment import LOCAL, ClusterOptions, start_cluster_engine
     except ImportError as error:
@@ -153,7 +153,7 @@ def start_cluster(settings: Settings, spec: EngineSpec, tell: Callable[[str], No
 
 
 class part(Generic[T]):
-    """A part of the service that is opened once, when it is first needed, also if several threads need it at the same
+    """A property that opens a part of the service once, at its first use, even if several threads use it at the same
     time.
     """
 
@@ -163,7 +163,7 @@ class part(Generic[T]):
     def __get__(self, service: Any, owner: type) -> T:
         if service is None:
             return cast("T", self)
-        with service.opening.setdefault(self._name, RLock()):  # of this part only: others can be opened meanwhile
+        with service.opening.setdefault(self._name, RLock()):  # one lock for each part
             if self._name not in service.__dict__:  # Python looks here first from then on
                 service.__dict__[self._name] = self._open(service)
         return cast("T", service.__dict__[self._name])
@@ -184,7 +184,7 @@ class Loading(TypedDict, total=False):
 
 
 class Parts:
-    """The parts of a desk, by name."""
+    """The parts of a desk. Each part is opened at its first use."""
 
     def __init__(self, settings: Settings, **loading: Unpack[Loading]) -> None:
         self.settings = settings
@@ -210,7 +210,7 @@ class Parts:
         return name in self.__dict__
 
     def is_ready(self) -> bool:
-        """Return whether a question would be answered now. Loads nothing."""
+        """Return whether all parts that answer a question are open. Opens none."""
         return self.is_open("_answering")
 
     def _set_threads(self) -> None:
@@ -222,7 +222,7 @@ class Parts:
             torch.set_num_threads(self._threads)
 
     def _set_awaited(self, awaited: str) -> None:
-        """Store the step for which the part being opened waits; "": none."""
+        """Store the step of the start that is in progress; "" if there is none."""
         self.awaited = awaited
 
     @part
@@ -261,7 +261,7 @@ class Parts:
 
     @part
     def _answering(self) -> Answering:
-        engine = in_own_thread(lambda: self.engine)  # loads its model while the models of the search are loaded
+        engine = in_own_thread(lambda: self.engine)  # loads its model while search loads its own models
         return Answering(
             self.settings,
             self.library,
@@ -303,7 +303,7 @@ class Parts:
 
     @part
     def _tokenizer(self) -> ChatTokenizer:
-        """The model's tokenizer. Ingesting without `warm` loads nothing else of the model."""
+        """Return the model's tokenizer. Ingesting without `warm` loads nothing else of the model."""
         if self.is_elsewhere:
             return TextTokenizer()
         if self._has_engine:

@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 @contextmanager
 def repeating(name: str, every_s: float, work: Callable[[threading.Event], None], failure: str = "") -> Iterator[None]:
     """Do `work` now and every `every_s` seconds, inside the block. A failure is logged and does not stop the
-    repetition. work: gets an event that is set when the block ends, and must then return soon. name: the thread's.
-    failure: the log line of a failure; default: "NAME failed".
+    repetition. work: gets an event that is set when the block ends, and must then return soon. name: of the thread.
+    failure: start of the log line of a failure; default: "NAME failed".
     """
     stop, recurring = threading.Event(), Recurring(log, failure or f"{name} failed")
 
@@ -58,7 +58,7 @@ LOOK_EVERY_S = 20.0
 
 
 def syncing(run_due: Callable[[Progress], None], is_ready: Callable[[], bool]) -> AbstractContextManager[None]:
-    """Run due folders repeatedly. A run stops between files or passages. is_ready: while false, nothing is read."""
+    """Read due folders repeatedly. A run can stop between files or passages. is_ready: if false, nothing is read."""
 
     def read(stop: threading.Event) -> None:
         def go_on(stage: str, done: int, total: int) -> None:
@@ -78,7 +78,7 @@ CLOCK_S = 3600.0  # seconds after the start in which the machine's clock may sti
 
 
 class Housekeeping:
-    """The work that is done every minute. Safe to use from any thread."""
+    """Removes expired and deleted data; see the module. `tidy` runs every minute. Safe to use from any thread."""
 
     def __init__(
         self,
@@ -97,15 +97,15 @@ class Housekeeping:
         self._lock = threading.Lock()
 
     def tidy(self, now: datetime, *, is_clock_set: bool = True) -> None:
-        """is_clock_set: only then remove unused conversations. With a clock years ahead, all would be removed."""
+        """Remove due data. If the clock is not set, unused conversations stay, because it may be years ahead."""
         self._tidy_lookups(now)
         is_due = self._keep_days is not None and is_clock_set
         unused_since = now - timedelta(days=self._keep_days or 0) if is_due else None
         self.drop(self._care.purge(now - timedelta(seconds=UNDO_S), unused_since) | self._gone_elsewhere())
 
     def asked(self, conversation_id: str, owner: str) -> None:
-        """Watch a conversation that other servers may remove, because this server has its prefixes. If there are too
-        many, the prefixes of the conversation with the oldest question are removed instead.
+        """Watch a conversation whose prefixes this server has, because another server may remove the conversation. If
+        more than MOST_WATCHED are watched, the prefixes of the one with the oldest question are removed.
         """
         with self._lock:
             self._asked.pop(conversation_id, None)
@@ -121,7 +121,7 @@ class Housekeeping:
             return {self._asked.pop(conversation_id, asked[conversation_id]) for conversation_id in gone}
 
     def drop(self, owners: Set[str]) -> None:
-        """Remove the prefixes of these owners and earlier leftovers. Prefixes in use are removed next time."""
+        """Remove the prefixes of these owners and of earlier calls. Prefixes in use are removed next time."""
         with self._lock:
             self._in_use = {owner for owner in owners | self._in_use if not self._drop_prefixes(owner)}
 
@@ -142,7 +142,7 @@ _LOOK_S: Final = 0.2
 
 
 class Following:
-    """Follows the changes of other servers. Safe to use from any thread; methods may raise DeskError."""
+    """Applies the changes of other servers. Safe to use from any thread; methods may raise DeskError."""
 
     def __init__(self, library: Library, desks: Desks, follow: Callable[[], None], save: Callable[[], None]) -> None:
         """follow: applies all changes of other servers. save: writes the search index to disk."""
@@ -164,7 +164,7 @@ class Following:
                     self._generation = generation
 
     def beat(self) -> None:
-        """Tell the other servers that this one is running, also while `look` waits for answers."""
+        """Tell the other servers that this server is running, also while `look` waits for running answers."""
         with self._noting:
             if self._generation >= 0:
                 self._desks.note(self._generation)
@@ -185,7 +185,7 @@ class Following:
 
 @contextmanager
 def following(one: Following, is_ready: Callable[[], bool]) -> Iterator[None]:
-    """Apply changes repeatedly. is_ready: before that, there is nothing to delete."""
+    """Apply changes of other servers repeatedly. is_ready: if false, no part is open and nothing is applied."""
 
     def look(stop: threading.Event) -> None:
         if is_ready():
@@ -202,12 +202,12 @@ LOOK_S = 3.0  # a part that does not answer within this time counts as missing
 
 
 class Readiness:
-    """Checks several parts, each in its own thread. If a check hangs, no second one starts. Safe to use from any
+    """Checks several parts, each in its own thread. A check that hangs is not started again. Safe to use from any
     thread.
     """
 
     def __init__(self, looks: Mapping[str, Callable[[], bool]]) -> None:
-        """looks: by part name, a function that returns whether it works; an error counts as no."""
+        """looks: by name of the part, a function that returns whether it works; an error counts as False."""
         self._looks, self._lock = looks, Lock()
         self._running: dict[str, Future[bool]] = {}
 

@@ -1,7 +1,7 @@
-"""The desk as one object, for the command line, pages and HTTP.
+"""All functions of a desk in one object, for the command line, pages and HTTP.
 
 Its parts are opened when they are first needed, so that listing documents loads no model; `prepare` opens all of them
-before the first question. Close it to finish writing modules and to release the database.
+before the first question. `close` finishes writing modules and releases the database.
 """
 
 import logging
@@ -66,8 +66,8 @@ log = logging.getLogger(__name__)
 
 class Service(DeskDocuments):
     """An open desk. Safe to use from any thread; only one process at a time may open a data folder for writing (see
-    `app.storage.data_folder`). Raises DeskError, CacheError or RetrievalError with one clear line. owner: the
-    owner of conversations (`app.domain.callers`); others are not found. tests/fake_desk.py is a fake of the service.
+    `app.storage.data_folder`). Methods may raise DeskError, CacheError or RetrievalError. owner: an owner of
+    conversations (`app.domain.callers`); other owners' conversations are not found. tests/fake_desk.py is a fake.
     """
 
     def __init__(self, settings: Settings, **loading: Unpack[Loading]) -> None:
@@ -91,7 +91,7 @@ class Service(DeskDocuments):
             {"model": self.is_ready, "engine": self._is_engine_running, "database": self._is_database_writable}
         ).missing
         self._listeners: list[Callable[[Served], None]] = []
-        self.offered: Mapping[str, str] = {}  # example questions, and the end of the path of the document that answers
+        self.offered: Mapping[str, str] = {}  # example questions, each with the end of its document's path
         history.listen(lambda one, more: self._report(Served(one.outcome, one.usage, one.timings, more.queue_ms)))
 
     def __enter__(self) -> "Service":
@@ -160,7 +160,7 @@ class Service(DeskDocuments):
         return_freed_memory()
 
     def measure_savings(self) -> None:
-        """Recompute some answers without reuse when idle, from now on. Does nothing for a remote model."""
+        """Start to recompute a sample of answers without reuse while idle. Does nothing for a remote model."""
         if not self.is_elsewhere:
             self._answering.meter.start()
 
@@ -183,11 +183,12 @@ class Service(DeskDocuments):
         user: str = "",
         address: str = "",
     ) -> AnswerStream[Answer]:
-        """Start an answer. Without a conversation a new one begins. collections: search only these; none: all. earlier:
-        messages of a conversation that the caller stores; used, not stored. replaces: a `last_question`, which is not
-        in the prompt. It is deleted with its answer in the transaction that stores the new one; without a new
-        answer it stays and the new question is deleted. user: who is signed in on the company's site. address: the
-        visitor's. Both are for look-ups (`app.lookups`). Raises DeskError, before any model is loaded.
+        """Start an answer. conversation_id: None starts a new conversation. collections: search only these; none: all.
+        earlier: messages of a conversation that the caller stores; used, not stored. replaces: id of a `last_question`,
+        which is not in the prompt. It is deleted with its answer when the new answer is stored, in one transaction.
+        Without a new answer it stays, and the new question is deleted. user: the customer's id on the company's site.
+        address: the visitor's IP address. Both are for look-ups (`app.lookups`). Raises DeskError, before any model is
+        loaded.
         """
         if reuse not in get_args(Reuse):
             raise DeskError(f"reuse is {reuse!r}: it must be on, prefix or off", code="bad-reuse")
@@ -224,13 +225,13 @@ class Service(DeskDocuments):
         return stream
 
     def hand_off(self, reason: HandoffReason, *, conversation_id: str | None = None, **asked: Any) -> Handoff:
-        """See `HandingOff.hand_off`. The agent gets the values of an open look-up."""
+        """Ask for an agent (`HandingOff.hand_off`). The agent also gets the values of an open look-up."""
         handed = self._handing_off.hand_off(reason, conversation_id=conversation_id, **asked)
         self._hand_over(conversation_id)
         return handed
 
     def to_person(self, text: str, conversation_id: str | None, owner: str) -> Handoff | None:
-        """See `HandingOff.to_person`. The agent gets the values of an open look-up."""
+        """Store a message for an agent (`HandingOff.to_person`). The agent also gets the values of an open look-up."""
         handed = self._handing_off.to_person(text, conversation_id, owner)
         if handed is not None:
             self._hand_over(conversation_id)
@@ -275,7 +276,7 @@ class Service(DeskDocuments):
         return erased
 
     def drop_prefixes(self, owner: str) -> bool:
-        """Delete everything computed for an owner's questions. Return False if some of it is in use."""
+        """Delete everything computed for an owner's questions. Return False if some of it is still in use."""
         return not self.is_open("engine") or self.engine.drop_prefixes(owner)
 
     # --- models alone --------------------------------------------------------------------------------------
@@ -313,7 +314,7 @@ class Service(DeskDocuments):
     # --- state ---------------------------------------------------------------------------------------------
 
     def overview(self) -> Overview:
-        """The dashboard's numbers; without a running engine the device tier is empty."""
+        """Return the dashboard's numbers. Without a running engine, the device tier is empty."""
         prefixes: tuple[PrefixRow, ...] = ()
         if self._is_engine_running():
             with suppress(CacheError):  # it is too busy to answer
@@ -338,7 +339,7 @@ class Service(DeskDocuments):
         return plan_memory(used, device, self.engine.info.kv.bytes_per_token)
 
     def source_file(self, message_id: str, rank: int, owner: str) -> Path | None:
-        """The file of a document that an answer cites, if both still exist."""
+        """Return the file of a document that an answer cites; None if the document or the file does not exist."""
         document = self.history.cited_document(message_id, rank, owner)
         if document is None or document == self.settings.faq_document:  # it also contains other customers' questions
             return None
@@ -375,7 +376,7 @@ class Service(DeskDocuments):
         )
 
     def listen(self, listener: Callable[[Served], None]) -> None:
-        """Call `listener` with every answer from now on; it must be quick and may be called from any thread."""
+        """Call `listener` with every answer from now on. It must return quickly, and may be called from any thread."""
         self._listeners.append(listener)
 
     def _report(self, served: Served) -> None:
@@ -394,7 +395,7 @@ class Service(DeskDocuments):
 
 
 def public_name(name: str) -> str:
-    """A model's name without folders of this machine: a hub name stays, a path becomes its last part."""
+    """Return a model's name without folders of this machine. A hub name stays, a path becomes its last part."""
     path = Path(name)
     is_path = path.is_absolute() or name.startswith((".", "~")) or path.suffix == ".gguf" or len(path.parts) > 2
     return (path.stem if path.suffix == ".gguf" else path.name) if is_path else name
@@ -405,8 +406,8 @@ NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Changes of documents and FAQ, and backups, each written to the audit log with its author (`who`: see
-    `app.storage.people`). Routes and commands use this and not the service, so that the log is complete. Out of scope:
+    """Changes documents and FAQ, makes backups, and writes each action with its author to the audit log (`who`: see
+    `app.storage.people`). Routes and commands use it instead of the service, so that the log is complete. Out of scope:
     accounts and keys (`app.access.identity`), and changes that the server makes itself.
     """
 
@@ -439,19 +440,19 @@ class Changes:
         return forgotten
 
     def erase(self, owner: str) -> Erased:
-        """Delete an owner's data. The log does not name the owner, because the name would be a trace."""
+        """Delete an owner's data. The log does not name the owner, because the name would remain as personal data."""
         erased = self.desk.erase(owner)
         self.record(self.who, "visitor-erase", "")
         return erased
 
     def back_up(self, file: Path, progress: Progress = no_progress, **options: Unpack[BackupOptions]) -> Backup:
-        """Make a backup. It contains customers' text."""
+        """Write a backup. It contains customers' texts."""
         backup = self.desk.back_up(file, progress, **options)
         self.record(self.who, "backup", str(backup.file))
         return backup
 
     def save_faq(self, draft: FaqDraft, id_: int | None = None, progress: Progress = no_progress) -> FaqSaved:
-        """Store a pair of the FAQ. The log has only its number, because its question may be a customer's."""
+        """Store a pair of the FAQ. The log has only its number, because the question may be a customer's text."""
         saved = self.desk.quality.save_faq(draft, self.who, id_, progress)
         self.record(self.who, "faq-add" if id_ is None else "faq-change", str(saved.id))
         return saved
