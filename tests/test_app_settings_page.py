@@ -73,7 +73,7 @@ def test_a_table_and_a_list_as_people_write_them():
     table = {"": "https://a.example/?x={name}", "a=b": "https://b.example", 'say "x" \\ 退货': "https://c.example"}
     assert table_of(text_of(table)) == table
     text = '\n faq = https://a.example \r\n"x y"= "https://b.example"\n=\n'
-    with pytest.raises(ValueError, match="has not the form name = value"):
+    with pytest.raises(ValueError, match="does not have the form name = value"):
         table_of(text)
     assert table_of(text.replace("\n=\n", "")) == {"faq": "https://a.example", "x y": "https://b.example"}
     with pytest.raises(ValueError, match="twice"):

@@ -125,7 +125,7 @@ def test_openai_backend_key_goes_to_one_server(url, is_of_file, is_sent):
 
 def test_openai_backend_key_is_not_sent_where_the_file_says(tmp_path, server):
     (tmp_path / "warmdesk.toml").write_text(f'model = "{MODEL}"\n')
-    with pytest.raises(DeskError, match=r"^WARMDESK_OPENAI_API_KEY is sent where only"):
+    with pytest.raises(DeskError, match=r"^WARMDESK_OPENAI_API_KEY is sent only to a server"):
         remote_engine(load_settings({"data_dir": str(tmp_path)}, {}), ModelServer("http://model.test/v1", "m"))
     assert not server.requests
 

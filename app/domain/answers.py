@@ -33,9 +33,9 @@ REASONS: dict[HandoffReason, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handoff:
-    """A hand-off. agent: the account that took it, or its name for customers. email: the address for a reply. place: in
-    the queue, from 1; 0 if it is not waiting. usual_wait: median of the latest ones, shown to a waiting customer.
-    messages: number in the conversation. fresh: nothing was asked since it was closed.
+    """A hand-off. agent: name of the account that took it; may be hidden from customers. email: for the reply. place:
+    in the queue, from 1; 0 if it is not waiting. usual_wait: median wait of the latest ones, for a waiting customer.
+    messages: number in the conversation. fresh: no question was asked since it was closed.
     """
 
     id: int
@@ -58,8 +58,9 @@ class Handoff:
 
 
 Outcome = Literal["answered", "unsure", "nothing", "smalltalk", "lookup"]
-"""The outcome of a question. answered: with confidence. unsure: statements that may help, or a question back. nothing:
-the documents do not answer. smalltalk: a greeting or the like, answered without the documents. lookup: by a look-up.
+"""The outcome of a question. answered: with confidence. unsure: possibly helpful statements, or a question to the
+customer. nothing: the documents do not answer. smalltalk: a greeting or the like, without the documents. lookup: by a
+look-up.
 """
 OUTCOME_WORDS: dict[Outcome, str] = {
     "answered": translatable("Answered"),
@@ -118,7 +119,7 @@ class Citation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedModule:
-    """A prompt module of an answer. document: the passage's, "" for the system text. source: device, host, disk,
+    """A prompt module of an answer. document: of the passage, "" for the system text. source: device, host, disk,
     computed (with a miss reason), or elsewhere: a remote model server reused or computed it, and does not report which.
     """
 
@@ -167,9 +168,9 @@ class AnswerTimings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookUpTurn:
-    """A look-up's part in an answer. state: offered, asking, confirming, calling, shown, cancelled, failed or expired.
-    asks: the value asked for. outcome: found, not_found or failed. choices: texts of buttons. line: text below an
-    answer from the documents, not part of it. links: addresses in the text that may be opened.
+    """The part of an answer that a look-up adds. state: offered, asking, confirming, calling, shown, cancelled, failed
+    or expired. asks: name of the requested value. outcome: found, not_found or failed. choices: texts of buttons. line:
+    text below an answer from the documents, not part of it. links: addresses in the text that are shown as links.
     """
 
     name: str
@@ -211,7 +212,7 @@ class Answer:
 
     @property
     def shown(self) -> str:
-        """Return the text with a look-up's line."""
+        """Return the text, followed by the line of a look-up if there is one."""
         return BETWEEN.join(filter(None, (self.answer, self.lookup.line))) if self.lookup else self.answer
 
     @property
@@ -312,7 +313,7 @@ class ReasonRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixRow:
-    """A prefix that later prompts (hits) shared. tokens: its length. text, saved: its last segment's."""
+    """A prefix that later prompts (hits) reused. tokens: its length. text, saved: values of its last segment."""
 
     text: str
     tokens: int
@@ -415,7 +416,7 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainOptions:
-    """Options of the model alone. None: the default, or the setting. temperature: 0 is greedy."""
+    """Options of a request to the model alone. None: the default or the setting's value. temperature: 0 is greedy."""
 
     max_tokens: int | None = None
     temperature: float | None = None
@@ -468,7 +469,7 @@ class ModelNames:
 
 
 def reuse_line(answer: Answer) -> str:
-    """Return how much of the prompt was reused, and the time to the first token, for people."""
+    """Return a line for people: how much of the prompt was reused, and the time to the first token."""
     usage = answer.usage
     used = {module.document for module in answer.modules if module.source not in ("computed", "elsewhere")}
     documents = len(used - {""})  # the system text belongs to no document

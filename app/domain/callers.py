@@ -1,9 +1,9 @@
 """The callers that send requests and own conversations, the limits of their texts, and the notices of answers.
 
 Tenants separate encoded modules; passages belong to `cache.memory.keys.PUBLIC_TENANT`. Notices are stored in English
-and shown in the page's language. Every entry point checks lengths before any other work on a text: a body may have a
-megabyte, which becomes eighteen when normalised. Routes use the types below; methods of the service begin with
-`check_length`. Stored texts often have shorter limits of their own.
+and shown in the page's language. Every entry point checks lengths before any other work on a text: a request body may
+have 1 MB, and 18 MB after normalisation. Routes use the types below; methods of the service begin with `check_length`.
+Stored texts often have shorter limits of their own.
 """
 
 from collections.abc import Callable
@@ -35,10 +35,9 @@ ADMIN = "admin"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """The sender of a request. owner: owner of its conversations, and tenant of its prompts; "" for none. name:
-    the account's or the API key's, for people. role: set for an account. reads_all: an account that may read
-    conversations that nobody handed off. scopes: set for an API key. user: the identity from the company's site,
-    for look-ups.
+    """The sender of a request. owner: owner of its conversations, and tenant of its prompts; "" for none. name: of the
+    account or the API key, for people. role: set for an account. reads_all: the account may also read conversations
+    that were not handed off. scopes: set for an API key. user: the identity from the company's site, for look-ups.
     """
 
     owner: str = ""
@@ -50,16 +49,16 @@ class Caller:
 
     @property
     def who(self) -> str:
-        """The name in the audit log; no account can have the name of a key."""
+        """The name in the audit log. No account can have a name that begins with "API:"."""
         return f"API: {self.name}" if self.scopes else self.name
 
 
 NOBODY = Caller()
 
 
-KNOWN = "u-"  # owners that the company's site signed in begin with this
+KNOWN = "u-"  # prefix of owners who are signed in on the company's site
 CUSTOMERS = ("v-", KNOWN)
-"""Prefixes of owners that are visitors, known to the company or not. The operator and programs have other names."""
+"""Prefixes of owners who are visitors, signed in or not. The operator and programs have other names."""
 
 
 def is_customer(owner: str) -> bool:

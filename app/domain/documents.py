@@ -106,7 +106,7 @@ class ModuleSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replaced:
-    """The result of a change, by passage number. ids: all current passages of the document, in its order.
+    """The result of changing a document, as passage numbers. ids: all current passages of the document, in its order.
     removed_module_keys: modules that no passage uses any more, including those of passages that lost a neighbour.
     """
 
@@ -157,9 +157,9 @@ PAGE_REASONS: Mapping[str, str] = {
     "robots": translatable("Forbidden by robots.txt"),
     "noindex": translatable("The page asks not to be indexed"),
     "gone": translatable("Not found"),
-    "soft-404": translatable("Says that there is no such page"),
+    "soft-404": translatable("Says that the page does not exist"),
     "login": translatable("Needs a login"),
-    "browser": translatable("Is written by scripts: needs a browser"),
+    "browser": translatable("Written by scripts: needs a browser"),
     "links": translatable("A list of links only; the links were followed"),
     "empty": translatable("No text of its own"),
     "file": translatable("Not a page: picture, archive or other file"),
@@ -167,8 +167,8 @@ PAGE_REASONS: Mapping[str, str] = {
     "trap": translatable("Looks endless, such as a calendar"),
     "deep": translatable("Too many links away from the first page"),
     "private": translatable("Refused: in a private network"),
-    "refused": translatable("The server refuses it"),
-    "failed": translatable("The server fails"),
+    "refused": translatable("Refused by the server"),
+    "failed": translatable("Server error"),
     "unreachable": translatable("No reply"),
     "too-large": translatable("Too large"),
     "unreadable": translatable("Cannot be read"),
@@ -179,8 +179,8 @@ PAGE_REASONS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteOptions:
-    """The part of a website to read. pages: maximum pages in one run. include, exclude: globs of a page's path,
-    for example "/blog/*": further pages of the host, and pages to leave out.
+    """The part of a website to read. pages: maximum pages in one run. include, exclude: globs of a page's path, for
+    example "/blog/*": further pages of the host, and pages to skip.
     """
 
     pages: int = 500

@@ -1,4 +1,4 @@
-"""Files of JSON lines, plain or compressed by gzip."""
+"""Read files of JSON lines, plain or compressed with gzip."""
 
 import gzip
 import json
@@ -13,8 +13,8 @@ T = TypeVar("T")
 
 
 def read_json_lines(file: Path, parse: Callable[[Any], T], what: str, code: str) -> dict[int, T]:
-    """Parse every line that is not blank; return the results by line number. Raises DeskError with `code`
-    for a damaged file or a line that is not a `what` (with line number and error), or with not-text or no-such-file.
+    """Parse every line that is not blank; return the results by line number. what: name of a valid line, for the
+    message. Raises DeskError with `code` for a damaged file or an invalid line, or with not-text or no-such-file.
     """
     found, number = dict[int, T](), 0
     try:

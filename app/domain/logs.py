@@ -23,7 +23,7 @@ def request_id() -> str:
 
 @contextmanager
 def of_request(id_: str) -> Iterator[None]:
-    """Mark records logged inside the block with the request. Do not use it around a `yield`: see `steps_of_request`."""
+    """Mark log records of the block with the request's id. Do not use it around a `yield`: see `steps_of_request`."""
     before = _request.set(id_)
     try:
         yield
@@ -32,7 +32,7 @@ def of_request(id_: str) -> Iterator[None]:
 
 
 def enter_request(id_: str) -> None:
-    """Mark later log records with the request. Use it only in a short-lived `contextvars` context of the caller."""
+    """Mark later log records with the request's id. Only for a short-lived `contextvars` context of the caller."""
     _request.set(id_)
 
 
@@ -48,7 +48,7 @@ def in_request(work: Callable[[], T]) -> Callable[[], T]:
 
 
 def steps_of_request(id_: str, steps: Iterator[T]) -> Iterator[T]:
-    """Yield the steps of an iterator. All belong to the request, in any thread."""
+    """Yield the items of an iterator. Log records of its steps belong to the request, in any thread."""
     while True:
         with of_request(id_):
             try:
@@ -67,8 +67,8 @@ class OfRequest(logging.Filter):
 
 
 class Recurring:
-    """Repeated work: an error is logged as one line when it begins, not each time. Out of scope: a lost database
-    (`app.storage.database`).
+    """Logs errors of repeated work: one line when an error first occurs, not one for each repetition. Out of scope: a
+    lost database (`app.storage.database`).
     """
 
     def __init__(self, log: logging.Logger, failure: str) -> None:
@@ -92,7 +92,7 @@ class Recurring:
 
 
 def say(line: str, level: int = logging.INFO) -> None:
-    """Tell the operator on stderr: a plain line, or a record of any level if the log is JSON."""
+    """Write a line for the operator to stderr; if the log is JSON, write it as a log record, whatever its level."""
     handlers = [one for one in logging.getLogger().handlers if isinstance(one.formatter, JsonLines)]
     if handlers:
         record = log.makeRecord(log.name, level, "", 0, line, (), None)

@@ -19,7 +19,7 @@ STAGES = {
     "encoding": "Encoding passages",
     "answering": "Answering",
     "archiving": "Saving files",
-    "checking": "Reading them again",
+    "checking": "Checking the saved files",
 }
 
 
@@ -41,7 +41,7 @@ class ReadingCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentsRead:
-    """Number of files that an ingestion has read. is_most: most documents are among them, so answers are missing."""
+    """Number of files that an ingestion has read. is_most: most documents are new, so answers may be missing."""
 
     read: int
     total: int

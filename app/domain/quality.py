@@ -8,15 +8,15 @@ from app.domain.answers import Answer, ConversationSummary, Outcome
 from app.domain.words import translatable
 
 Cause = Literal["nothing", "unsure", "down", "unsupported", "handed"]
-"""Why an answer is on the quality page. nothing: the documents have no answer. unsure: something was found, without
-confidence. down: the customer's rating. unsupported: the passages do not support the model's text. handed: the
+"""The reason why an answer is on the quality page. nothing: the documents have no answer. unsure: something was found,
+without confidence. down: the customer's rating. unsupported: the passages do not support the model's text. handed: the
 conversation went to an agent afterwards.
 """
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 Ended = Literal["asked", "answered", "resolved", "unsure", "nothing", "person", "down", "up"]
-"""How a conversation went in a period. asked: it had a question or a hand-off. answered: every question was answered
-with confidence. resolved: also without a hand-off or a bad rating. unsure, nothing: an answer had this outcome. person:
-a hand-off began. down, up: an answer was rated so.
+"""An outcome of a conversation in a period. asked: it had a question or a hand-off. answered: every question was
+answered with confidence. resolved: also without a hand-off or a bad rating. unsure, nothing: an answer had this
+outcome. person: a hand-off began. down, up: an answer got this rating.
 """
 ENDED_WORDS: dict[Ended, str] = {
     "asked": translatable("Conversations"),
@@ -125,7 +125,7 @@ same of several things. between: between the thresholds.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundRow:
-    """A found passage. score: for ranking. cosine: -1 to 1. share: how much of the question's words it has, 0 to 1."""
+    """A found passage. score: for ranking. cosine: -1 to 1. share: part of the question's words that it has, 0 to 1."""
 
     title: str
     passage: str
@@ -147,7 +147,7 @@ class StatementRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearestPair:
-    """The FAQ pair with the question's significant words. threshold: minimum similarity for an answer."""
+    """The FAQ wording most similar to a question. likeness: 0 to 1. threshold: minimum similarity for an answer."""
 
     wording: str
     likeness: float

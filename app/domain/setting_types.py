@@ -1,9 +1,9 @@
-"""Types of settings: limits, their words in error messages, and values that are more than a number.
+"""Types of settings: limits, the words for them in error messages, and values with a structure.
 
 A type reads a Python value, a value of the settings file, or the text of an environment variable. A wrong value is a
-ValueError. A list has one entry per line or is as in TOML, a table has one `name = value` per line. The key of a remote
-model is read from the environment only, so that no file, page or log contains it. It is sent to one server only. The
-bundled data is in `data/` of a source tree, in `warmdesk_data/` of an installed wheel.
+ValueError. A list has one entry per line, or the form of TOML. A table has one `name = value` per line. The key of a
+remote model is read from the environment only, so that no file, page or log contains it. It is sent to one server only.
+The bundled data is in `data/` of a source tree, in `warmdesk_data/` of an installed wheel.
 """
 
 import json
@@ -64,7 +64,7 @@ def table_of(text: str) -> dict[str, str]:
     for line in lines_of(text):
         row = _ROW.fullmatch(line)
         if row is None:
-            raise ValueError(f"{line!r} has not the form name = value")
+            raise ValueError(f"{line!r} does not have the form name = value")
         name, value = (_unquoted(row[part]) for part in ("name", "value"))
         if name in table:
             raise ValueError(f"{name!r} appears twice")
@@ -130,7 +130,7 @@ def key_for(server: ModelServer, environ: Mapping[str, str], *, is_of_file: bool
                 raise DeskError(f"{variable} contains invalid characters: set it again", code="settings")
             named = environ.get(URL_VARIABLE, "").strip()
             if is_of_file if not named else _origin(named) != _origin(server.url):
-                where = f"only to {URL_VARIABLE}={named[:80]}" if named else "where only the settings file says"
+                where = f"only to {URL_VARIABLE}={named[:80]}" if named else "only to a server set by flag or variable"
                 raise DeskError(
                     f"{variable} is sent {where}: if {server.url} is meant to get it, set {URL_VARIABLE}={server.url}; "
                     "if it needs no key, start the server without this variable",
@@ -219,7 +219,7 @@ _ORIGIN = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:\d{1,5})?")
 
 class SettingGroup(BaseModel):
     """Settings that belong together. title: heading on the Settings page and in docs/configuration.md. is_rare: most
-    desks never change them, so the page folds them away.
+    desks never change them, so the page shows them collapsed.
     """
 
     model_config = ConfigDict(use_attribute_docstrings=True)
@@ -240,7 +240,7 @@ def parse_size(text: object) -> object:
 
 
 def choices_of(field: FieldInfo) -> tuple[str, ...]:
-    """Return the values that a setting can have, if they are a short list; else nothing."""
+    """Return the possible values of a setting if they are a short list; else nothing."""
     annotation = field.annotation
     if annotation is bool:
         return ("true", "false")
@@ -325,7 +325,7 @@ OptionalLine = Annotated[str | None, _LINE]
 Model = Annotated[
     str | None,
     _needs(
-        "a folder, a .gguf file, a hub name, or openai:URL#NAME as openai:http://127.0.0.1:8000/v1#Qwen/Qwen3-4B",
+        "a folder, a .gguf file, a hub name, or openai:URL#NAME such as openai:http://127.0.0.1:8000/v1#Qwen/Qwen3-4B",
         pattern=r"^[^\x00]*[^\s\x00][^\x00]*$",
     ),
     AfterValidator(_model),
@@ -333,7 +333,7 @@ Model = Annotated[
 Headers = Annotated[
     tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")], ...],
     BeforeValidator(_listed),
-    _needs('a list of names of headers, as ["x-session-id"]'),
+    _needs('a list of names of headers, for example ["x-session-id"]'),
 ]
 Email = Annotated[str | None, _needs("an e-mail address", pattern=r"^[^\s@<>\"'&?%]+@[^\s@<>\"'&?%]+$")]
 Phone = Annotated[str | None, _needs("a phone number", pattern=r"^\+?[0-9][0-9 ()/.-]{2,30}$")]
@@ -351,23 +351,23 @@ Questions = Annotated[tuple[Text, ...], BeforeValidator(_listed), _needs("a list
 PageUrls = Annotated[
     dict[str, Annotated[str, Field(pattern=r"^https?://[^\s<>\"'`\\]+$")]],
     BeforeValidator(_table),
-    _needs('a table of addresses by collection, each once, as {"" = "https://help.example.com/{name}"}'),
+    _needs('a table of addresses by collection, each once, for example {"" = "https://help.example.com/{name}"}'),
 ]
 SiteHeaders = Annotated[
     dict[str, Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+: ?[\x21-\x7e][\x20-\x7e]*$")]],
     BeforeValidator(_table),
-    _needs('a table of headers by host, as {"help.example.com" = "Authorization: Bearer x"}'),
+    _needs('a table of headers by host, for example {"help.example.com" = "Authorization: Bearer x"}'),
 ]
 Hosts = Annotated[
     tuple[Annotated[str, Field(pattern=r"^[a-z0-9._:\[\]-]+$")], ...],
     BeforeValidator(_listed),
-    _needs('a list of hosts in lower case, as ["wiki.example.lan", "10.0.0.7:8080"]'),
+    _needs('a list of hosts in lower case, for example ["wiki.example.lan", "10.0.0.7:8080"]'),
 ]
 Networks = Annotated[
-    tuple[str, ...], BeforeValidator(_networks), _needs('a list of addresses or networks, as ["127.0.0.1"]')
+    tuple[str, ...], BeforeValidator(_networks), _needs('a list of addresses or networks, for example ["127.0.0.1"]')
 ]
 Hours = Annotated[
-    str | None, AfterValidator(_hours), _needs('hours with a time zone, as "Mon-Fri 9:00-17:00 Europe/Dublin"')
+    str | None, AfterValidator(_hours), _needs('hours with a time zone, for example "Mon-Fri 9:00-17:00 Europe/Dublin"')
 ]
 Webhook = Annotated[
     str | None, _needs("an address that begins with https:// or http://", pattern=r"^https?://[^\s/]\S*$")
@@ -375,7 +375,7 @@ Webhook = Annotated[
 Origins = Annotated[
     tuple[str, ...],
     BeforeValidator(_origins),
-    _needs('a list of addresses without a path, as ["https://www.example.com"]'),
+    _needs('a list of addresses without a path, for example ["https://www.example.com"]'),
 ]
 Folder = Annotated[Path, BeforeValidator(_folder), _needs("the path of a folder")]
 _Bytes = Annotated[int, BeforeValidator(parse_size)]

@@ -51,10 +51,10 @@ class Settings(
     HandoffSettings,
     PageSettings,
 ):
-    """All settings, and the paths that follow from them. Making one writes nothing to disk.
+    """All settings, and the paths that follow from them. Creating an object writes nothing to disk.
 
-    If made directly, it has the given values and the defaults. `load_settings` reads the environment and the settings
-    file. Raises pydantic's ValidationError for a wrong value.
+    An object created directly has the given values and the defaults. `load_settings` reads the environment and the
+    settings file. Raises pydantic's ValidationError for a wrong value.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
@@ -152,7 +152,7 @@ def load_settings(flags: Mapping[str, object], environ: Mapping[str, str]) -> Se
     file = _merged(*sources).settings_file
     in_file = _parse(file)
     if "data_dir" in in_file:
-        raise _error(f"data_dir cannot be set in {file}: the file is found through it; use --data-dir")
+        raise _error(f"data_dir cannot be set in {file}, because it determines where the file is: use --data-dir")
     return _merged(*sources, _Source(in_file, lambda key: str(file)))
 
 

@@ -9,8 +9,8 @@ from app.domain.answers import AnswerTimings, AnswerUsage
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A finished answer. outcome: Warmdesk's (`app.domain.answers.Outcome`), or "plain" for the language model alone.
-    queue_ms: time in the engine's queue.
+    """A finished answer. outcome: see `app.domain.answers.Outcome`, or "plain" for the language model alone. queue_ms:
+    time in the engine's queue.
     """
 
     outcome: str
@@ -79,8 +79,8 @@ class UsageSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryBudget:
-    """A simulated size of memory. found: its hit rate, as a share of the uses of passages. tokens: mean tokens per
-    answer that missed, so were loaded from disk or computed. is_current: it is the configured size.
+    """A simulated size of memory. found: its hit rate, as a share of the uses of passages. tokens: mean number of
+    tokens per answer that were not in memory, but loaded from disk or computed. is_current: it is the configured size.
     """
 
     num_bytes: int

@@ -51,7 +51,7 @@ def counted(number: int, one: str, several: str) -> str:
 
 
 def percent(part: float, whole: float) -> str:
-    """Return whole percent, but 0 % and 100 % only if they are exact."""
+    """Return whole percent. 0 % and 100 % are only returned if they are exact."""
     if whole <= 0:
         return MISSING
     share = 100 * part / whole
@@ -63,7 +63,7 @@ def percent(part: float, whole: float) -> str:
 
 
 def milliseconds(value: float | None) -> str:
-    """Return for example 118 ms, 3.4 ms, 1.24 s."""
+    """Return a duration as text, for example 118 ms, 3.4 ms, 1.24 s."""
     if value is None:
         return MISSING
     if value >= 999.5:
@@ -72,7 +72,7 @@ def milliseconds(value: float | None) -> str:
 
 
 def size(num_bytes: int) -> str:
-    """Return binary units, as in the settings: 512 B, 18 KiB, 4.2 MiB, 1.07 GiB."""
+    """Return a size in binary units, as in the settings: 512 B, 18 KiB, 4.2 MiB, 1.07 GiB."""
     value, unit = float(num_bytes), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if value < 1023.5:
@@ -101,7 +101,7 @@ def short_path(document: str) -> str:
 
 
 def ago(moment: datetime | None, now: datetime) -> str:
-    """Return for example just now, 3 min ago, 2 h ago, yesterday, 5 days ago, 12 Mar 2026."""
+    """Return a time in the past as text: just now, 3 min ago, 2 h ago, yesterday, 5 days ago, 12 Mar 2026."""
     if moment is None:
         return gettext("never")
     seconds = int((utc(now) - utc(moment)).total_seconds())
@@ -120,7 +120,7 @@ def ago(moment: datetime | None, now: datetime) -> str:
 
 
 def until(moment: datetime, now: datetime) -> str:
-    """Return for example now, in 3 min, in 2 h, in 5 days."""
+    """Return a time in the future as text: now, in 3 min, in 2 h, in 5 days."""
     minutes = int((utc(moment) - utc(now)).total_seconds() + 59) // 60
     if minutes < 1:
         return gettext("now")
@@ -132,7 +132,7 @@ def until(moment: datetime, now: datetime) -> str:
 
 
 def interval(minutes: int) -> str:
-    """Return for example every 20 minutes, every hour, every 2 days."""
+    """Return an interval as text: every 20 minutes, every hour, every 2 days."""
     if minutes % 1440 == 0:
         return counted(minutes // 1440, "every day", "every %(count)s days")
     if minutes % 60 == 0:
