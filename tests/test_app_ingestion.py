@@ -181,7 +181,7 @@ def test_a_path_that_no_database_takes_is_named_and_the_others_are_in(tmp_path, 
         assert len(desk.documents()) == 4
     [failed] = report.failed
     assert failed.path.endswith("far.md")
-    assert "move it to where it has 2,500" in failed.reason
+    assert "the limit is 2,500: move it" in failed.reason
 
 
 def test_sync_keeps_documents_of_a_folder_that_may_not_be_entered(tmp_path, pages, monkeypatch):
@@ -388,7 +388,7 @@ def test_a_run_whose_lock_is_lost_changes_nothing_more(tmp_path, pages, monkeypa
     held = iter([True])
     with small_desk(tmp_path / "desk") as desk:
         monkeypatch.setattr(desk.library, "alone", lambda: nullcontext(lambda: next(held, False)))
-        with one_line("database-lost", "run the same again"):
+        with one_line("database-lost", "run the command again"):
             desk.ingest([pages])
         assert desk.documents() == []
 

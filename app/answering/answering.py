@@ -88,7 +88,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 class AnswerStream(Protocol[T_co]):
     """A running answer. Iterating returns its text in pieces and may raise DeskError. `answer` may be read after the
-    iteration has ended without an error. `cancel` may be called from any thread, also again and after the end, and does
+    iteration has ended without an error. `cancel` may be called from any thread, repeatedly and after the end. It does
     not wait: the iteration ends soon, and `answer` is the text until then, stored with a notice. If there is no text
     yet, both raise DeskError (no-answer), and nothing is stored.
     """
@@ -102,7 +102,7 @@ class AnswerStream(Protocol[T_co]):
 
 
 class OpenAnswer(Protocol):
-    """A running answer, as a stopping server uses it. finish: record it, even without a reader."""
+    """A running answer that a stopping server can cancel. finish: record it, even if nobody reads it."""
 
     is_finished: threading.Event
 

@@ -27,7 +27,7 @@ ENOUGH_OF_REFUSAL = 40
 
 
 class CheckedText:
-    """Iterate for the text to show; read the properties afterwards."""
+    """The text of an answer, checked while it is generated. Iterate for the text to show, then read the properties."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class CheckedText:
 
 NEAREST = 3  # number of documents whose best passage is cited only for its rank
 SHARED_WORDS = 0.6
-"""A further citation must share at least this part of the number of words that the best passage shares."""
+"""A further citation must share at least this fraction of the number of answer words that the best passage shares."""
 
 WORD = re.compile(r"\w+")
 
@@ -147,7 +147,7 @@ Found = Sequence[tuple[StoredPassage, float]]
 
 
 def cite(answer: str, found: Found) -> list[tuple[StoredPassage, Citation]]:
-    """Citations of an answer in the model's own words. found: passages with their search scores, best first."""
+    """Return the citations of a text in the model's own words. found: passages with their search scores, best first."""
     if not found:
         return []
     words = long_words(answer)
@@ -164,7 +164,7 @@ def cite(answer: str, found: Found) -> list[tuple[StoredPassage, Citation]]:
 
 
 def cite_quotation(answer: str, said: Sequence[RankedStatement], found: Found) -> list[tuple[StoredPassage, Citation]]:
-    """Citations of statements in their order, then of the nearest pages, marked as such. said: the statements to show.
+    """Return citations of statements in order, then of the nearest pages, marked as such. said: the statements to show.
 
     (login.gov: the right page or the facts are shown for 95 % of the questions. If the three nearest pages may include
     pages of the statements, it is 91 %.)
@@ -174,7 +174,7 @@ def cite_quotation(answer: str, said: Sequence[RankedStatement], found: Found) -
 
 
 def cite_statements(shown: Mapping[int, RankedStatement], found: Found) -> list[tuple[StoredPassage, Citation]]:
-    """Citations of an answer. shown: by paragraph number, the statement that the paragraph quotes or rewords."""
+    """Return citations of an answer. shown: by paragraph number, the statement that the paragraph quotes or rewords."""
     by_id = {passage.id: (passage, score) for passage, score in found}
     told = [(number, one) for number, one in shown.items() if one.passage in by_id]
     ids = [one.passage for _, one in told]

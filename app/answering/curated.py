@@ -1,4 +1,4 @@
-"""Questions that the FAQ answers alone, before search and without the model.
+"""Answer questions from the FAQ, before search and without the model.
 
 A pair answers only a question with the same significant words as one of its wordings, and only if their similarity
 reaches the threshold (`app.knowledge.finder`). Other questions are searched, and find the FAQ's document like any
@@ -72,7 +72,7 @@ class CuratedAnswers:
         return FaqVectors(embedder=embedder.name, rows=embedder.embed_queries(list(questions)))
 
     def answer(self, question: str, collections: Collection[str] = ()) -> CuratedAnswer | None:
-        """Return the pair that answers a question alone, if any. collections: those to search; none: all."""
+        """Return the pair that answers a question, if any. collections: search only these; none: all."""
         if not self._settings.faq_answers or (collections and FAQ not in collections):
             return None
         found = self.nearest(question)

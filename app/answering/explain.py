@@ -91,7 +91,7 @@ STATEMENTS = 8
 
 
 def explain(questions: QuestionPreparer, finder: Finder, curated: CuratedAnswers, question: str) -> SearchExplanation:
-    """Return the search results and the outcome of a first question. Raises DeskError for an invalid one."""
+    """Return the search results and the outcome of a question without a past. Raises DeskError if it is invalid."""
     question, decider = questions.valid(question), questions.decider
     decision = decider.decide(question, [])
     judged = finder.judge(question, earlier=None, count=CANDIDATES)

@@ -69,7 +69,7 @@ class PlainStream:
         self._generation.cancel()
 
     def finish(self) -> None:
-        """Does nothing: nothing is recorded."""
+        """Do nothing, because such an answer is not recorded."""
 
 
 def complete(
@@ -79,7 +79,7 @@ def complete(
     owner: str,
     report: Callable[[Served], None],
 ) -> PlainStream:
-    """Start an answer. report: gets its numbers. Raises DeskError if the conversation is invalid or too long."""
+    """Start an answer. report: gets its statistics. Raises DeskError if the conversation is invalid or too long."""
     parts = conversation(messages, engine.tokenizer.template)
     positions = engine.info.max_positions
     try:

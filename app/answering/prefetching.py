@@ -70,7 +70,7 @@ class Prefetching:
                 self._searching.discard(owner)
 
     def cancel(self, owner: str) -> None:
-        """Cancel a visitor's search that has not begun, and clear the text of the last search."""
+        """Cancel a visitor's last prefetch if it has not begun, so that the same text may be searched again."""
         with self._lock:
             last = self._last.pop(owner, None)
         if last is not None:

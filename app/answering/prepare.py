@@ -209,7 +209,7 @@ class Decider:
 
 
 def earlier_question(past: Sequence[PastMessage]) -> str | None:
-    """The last question that was not small talk."""
+    """Return the last question that was not small talk."""
     small_talk = False
     for message in reversed(past):
         if message.role == "assistant":

@@ -1,5 +1,5 @@
-"""Measure the savings of reuse: a sampled share of answers is recomputed without reuse while the server is idle, and
-both runs are compared.
+"""Measure the savings of reuse: recompute a sample of the answers without reuse while the server is idle, and compare
+both runs.
 
 The second run has the same prompt at the same position ids, with full attention. It shows the time and the text of an
 answer without reuse. Out of scope: how the engine recomputes when idle (`cache.engine.restarts`), the statistics of the
@@ -56,7 +56,7 @@ class SavingsMeter:
         self._thread.start()
 
     def stop(self) -> None:
-        """Start no further runs. The current one ends with the engine."""
+        """Start no further runs. The current run ends when the engine closes."""
         self._closing.set()
 
     def join(self) -> None:
@@ -64,7 +64,7 @@ class SavingsMeter:
             self._thread.join(_STOPPED_S)
 
     def clear(self) -> None:
-        """Remove the waiting prompts, because they may contain text that must be deleted."""
+        """Delete the waiting prompts, because they may contain text that must be deleted."""
         with self._sampled.mutex:
             self._sampled.queue.clear()
 

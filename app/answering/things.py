@@ -34,7 +34,7 @@ def fitting_things(results: SearchResults, question: str, earlier: str | None) -
     near = [one for one in results.statements if one.logit >= results.statements[0].logit - 2 * AS_LIKELY]
     titles = [title_of(passages[one.passage]) for one in near]
     named = {title: [len(words & terms_of(title)) for words in asked] for title in titles}
-    most = max(named.values(), default=[])  # may be of a page that does not say the same
+    most = max(named.values(), default=[])  # perhaps of a page that answers differently
     return [passage for title, passage in told.items() if named[title] == most]
 
 

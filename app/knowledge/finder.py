@@ -1,16 +1,15 @@
-"""Search results of a question: passages, the probability that they answer it, and their statements. Also compares two
-questions.
+"""Find the passages and statements for a question, and the probability that they answer it. Also compare two questions.
 
-The statements of a passage are encoded once, at ingestion, and their vectors are stored. A passage that another version
-of the program stored may have no vectors. It is encoded when it is first found. Search index and database are read in
-the same state, also while documents change.
+The statements of a passage are encoded once, at ingestion, and their vectors are stored. If a passage was stored by
+another version of the program and has no vectors, it is encoded when it is first found. Search index and database are
+read in the same state, also while documents change.
 
-An embedder rates the similarity of two questions, but misses important differences: "Is the store open on
-Sunday?" and "... on Saturday?" have a cosine of .93, "Are returns free?" and "... not free?" one of .97. So questions
-count as the same only if they share all significant words (stems that are not common words). (1,690 questions about the
-sample shop, compared with each other: eight pairs have the same significant words. All eight ask the same, and their
-cosines are .89 or more. With the cosine alone, some pairs of .88 to .89 are wrong.) If the embedder does not know the
-language, the cosine has less weight, as in search.
+An embedder rates the similarity of two questions, but misses important differences: "Is the store open on Sunday?" and
+"... on Saturday?" have a cosine of .93, "Are returns free?" and "... not free?" one of .97. So questions count as the
+same only if they share all significant words (stems that are not common words). (1,690 questions about the sample shop,
+compared with each other: eight pairs have the same significant words. All eight ask the same, and their cosines are .89
+or more. With the cosine alone, some pairs of .88 to .89 are wrong.) If the embedder does not know the language, the
+cosine has less weight, as in search.
 """
 
 import json
@@ -57,7 +56,7 @@ class EmbeddedQuestion:
 
 
 def telling(question: str) -> Telling:
-    """Return the significant words of a question (all words if none is), and whether it has a negation."""
+    """Return the significant words of a question (all words if there are none), and whether it has a negation."""
     stems = frozenset(map(stem, telling_words(question))) - COMMON - _SAY_LITTLE
     return stems or frozenset(asked_words(question)), bool(_DENYING.search(folded(question)))
 
@@ -102,9 +101,9 @@ class PassageStatements:
 
 
 class StatementStore:
-    """Encodes passages and stores the result. Safe to use from any thread.
+    """Encodes the statements of passages and stores their vectors. Safe to use from any thread.
 
-    name: identifies the stored data. It changes with the way statements are cut or encoded.
+    name: identifies the stored data. It changes if statements are cut or encoded differently.
     """
 
     def __init__(self, library: Library, encoder: StatementEncoder) -> None:
@@ -113,7 +112,7 @@ class StatementStore:
         self.name = f"{encoder.name} {VERSION}.{_FORMAT}"
 
     def of(self, passages: Sequence[StoredPassage]) -> list[PassageStatements]:
-        """Return the statements of passages, in the order of the passages; none if a passage cannot be encoded."""
+        """Return the statements of each passage, in order. A passage that cannot be encoded has no statements."""
         stored = self._library.statement_vectors(self.name, [passage.id for passage in passages])
         found = {id_: PassageStatements.unpacked(kept) for id_, kept in stored.items()}
         if missing := [passage for passage in passages if passage.id not in found.keys() | self._unreadable]:
@@ -163,7 +162,7 @@ class StatementStore:
 
 BEST = 8  # the passages of the BEST most likely statements come first
 CANDIDATES = 10
-"""Number of passages whose statements are ranked. It may exceed the prompt's number, as ranking runs no model."""
+"""Number of passages whose statements are ranked. It may be more than the prompt has: ranking runs no model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +219,7 @@ NOTHING = SearchResults(passages=(), found=(), statements=(), relevance=0.0)
 
 
 class Finder:
-    """Searches, and estimates whether the results answer. Safe to use from any thread."""
+    """Searches, and estimates how likely the results answer the question. Safe to use from any thread."""
 
     def __init__(
         self,
@@ -328,7 +327,7 @@ REFERS_BACK = re.compile(
     re.IGNORECASE,
 )
 SOME_TERMS, ENOUGH_TERMS = 2, 5
-"""Minimum terms of a question without a word that refers back, if it may be clear alone, and if it surely is."""
+"""Minimum number of terms of a question that may be clear alone, and of one that surely is; no word refers back."""
 
 
 def wordings(question: str, earlier: str | None) -> list[str]:

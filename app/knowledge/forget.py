@@ -23,8 +23,8 @@ from retrieval.search.vector_index import passage_id
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """Number of a document's parts: passage rows, windows in the vector and keyword index, stored citations with its
-    text, modules in any tier or in conversations in memory.
+    """Numbers of parts of documents: passages in the database, windows in the vector and keyword index, stored
+    citations with their text, modules in any tier or in prefixes in memory.
     """
 
     passages: int
@@ -144,7 +144,7 @@ def find_document(library: Library, name: str, others: Collection[str] = ()) -> 
     found = [path for path in paths if path in wanted] or [path for path in paths if path.endswith(ends)]
     if len(found) > 1:
         raise DeskError(
-            f"{len(found)} documents end in {name!r}: give more of the path, for example {found[0]!r}",
+            f"{len(found)} document paths end in {name!r}: give more of the path, for example {found[0]!r}",
             code="document-ambiguous",
         )
     if not found:

@@ -125,7 +125,7 @@ class IngestTimings:
 @dataclass(slots=True, kw_only=True)
 class IngestReport:
     """The result of a run. documents, passages: number stored of the given files. failed: files that were not ingested;
-    their earlier versions stay. warnings: incomplete files. modules: also of earlier passages that had no module.
+    their earlier versions stay. warnings: incomplete files. modules: includes earlier passages that had no module.
     """
 
     documents: int = 0
@@ -203,7 +203,7 @@ class Ingestion:
     def run_alone(
         self, paths: Sequence[Path], progress: Progress, **options: Unpack[IngestOptions]
     ) -> tuple[IngestReport, list[str]]:
-        """Ingest within `alone`, without encoding. Also return the files' documents. Raises the errors of `run`."""
+        """Ingest within `alone`, without encoding. Also return the documents' names. Raises the errors of `run`."""
         started = time.perf_counter()
         report = IngestReport()
         self._run_names = options.get("names", {})
@@ -269,7 +269,7 @@ class Ingestion:
             with self.library.alone() as is_alone:
                 self._is_alone = is_alone
                 if not is_alone():
-                    raise DeskError("another server is ingesting documents: wait for its end", code="ingestion-running")
+                    raise DeskError("another server is ingesting documents: try again later", code="ingestion-running")
                 if self.library.is_shared:
                     self.search.follow()  # the changes of the other runs
                 yield
@@ -278,7 +278,7 @@ class Ingestion:
 
     def _check_alone(self) -> None:
         if not self._is_alone():
-            message = "the connection that kept other servers from changing documents was lost: run the same again"
+            message = "the database connection that locked the documents was lost: run the command again"
             raise DeskError(message, code="database-lost")
 
     def _store_files(
@@ -345,7 +345,7 @@ class Ingestion:
 
     def _problem_of_name(self, path: Path) -> str | None:
         size = len(self._name(path).encode("utf-8", "backslashreplace"))
-        problem = f"its path has {size:,} bytes: move it to where it has {LONGEST_PATH:,}"
+        problem = f"its path has {size:,} bytes, the limit is {LONGEST_PATH:,}: move it to a shorter path"
         return problem if size > LONGEST_PATH else None
 
     def _identity(self, hash_: str) -> str:

@@ -80,7 +80,7 @@ def _module(passage: StoredPassage) -> TextModule:
 
 
 def passage_text(title: str, heading_path: Sequence[str], text: str) -> str:
-    """Return the text of a passage for the model. All texts end alike, so that no token spans two passages."""
+    """Return the text of a passage for the model. All texts have the same end, so that no token spans two passages."""
     return without_marks(f"{PAGE_MARK} {' > '.join(heading_path) or title}\n{text.strip()}\n\n")
 
 

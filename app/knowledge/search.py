@@ -1,8 +1,8 @@
 """Vector and keyword search over the documents, opened from files and replaced as a whole.
 
 Each search uses one snapshot. A change makes a new snapshot. Entries that the files lack are taken from the database:
-passages stored shortly before the program was killed, or everything if a file is missing, damaged, of another embedder
-or of another way to count words.
+passages stored shortly before the program was killed, or everything if a file is missing, damaged, of another embedder,
+or made with other rules for words.
 """
 
 import logging
@@ -94,7 +94,7 @@ class Search:
         return found
 
     def nearest(self, ids: Sequence[int], count: int, *, within: Collection[int] | None = None) -> dict[int, list[int]]:
-        """Return the `count` other passages most similar to each passage, closest first. within: candidates."""
+        """Return the `count` other passages most similar to each passage, closest first. within: search only these."""
         numbers, vectors = self._library.vectors(self.embedder.dimension, ids)
         index = self.snapshot.index
         only = None if within is None else index.selection(within)

@@ -154,7 +154,7 @@ IngestFolder: TypeAlias = Callable[[Path, str, Progress], IngestReport]
 
 
 class SyncStopped(Exception):
-    """Raised by a progress report to end a run at once. Nothing is recorded, so the run is due at the next start."""
+    """Raised by a `Progress` function to end a run at once. No result is recorded, so the next start repeats it."""
 
 
 class _Ended(Exception):
@@ -175,12 +175,12 @@ class Synchronising:
         self.all, self.try_out = folders.all, websites.try_out
 
     def running(self) -> dict[str, tuple[int, int]]:
-        """Return the folders and websites that are being read, each with its finished and total number."""
+        """Return the folders and websites that are being read, each with the number of finished and of all steps."""
         with self._lock:
             return dict(self._running)
 
     def stop(self, folder: str, *, who: str) -> None:
-        """Stop a run soon, if it runs in this process. What was read stays; the next run continues from there."""
+        """Stop a run of this process soon. Documents that it has read stay; the next run continues from there."""
         with self._lock:
             if folder in self._running:
                 self._stopped.add(folder)
@@ -201,10 +201,10 @@ class Synchronising:
         """
         collection = collection.strip()
         if len(collection) > LONGEST_COLLECTION:
-            message = f"the name of a collection has at most {LONGEST_COLLECTION} characters: shorten it"
+            message = f"the name of a collection may have at most {LONGEST_COLLECTION} characters: shorten it"
             raise DeskError(message, code="sync-collection")
         if not SOONEST <= every_minutes <= LATEST:
-            message = f"every {every_minutes} minutes: choose {SOONEST} minutes to {LATEST // 1440} days"
+            message = f"the interval is {every_minutes} minutes: choose {SOONEST} minutes to {LATEST // 1440} days"
             raise DeskError(message, code="sync-interval")
         place = self._checked_website(folder, site) if is_website(folder) else str(self._checked(folder))
         saved = SyncedFolder(
@@ -340,6 +340,4 @@ def share_files(one: Path, other: Path) -> bool:
 
 
 def _unknown(folder: str) -> DeskError:
-    return DeskError(
-        f"{printable(folder)} is not synchronised: `warmdesk sync list` lists what is", code="sync-unknown"
-    )
+    return DeskError(f"{printable(folder)} is not synchronised: see `warmdesk sync list`", code="sync-unknown")

@@ -79,8 +79,8 @@ class PassageReason:
 
 @dataclass(slots=True, kw_only=True)
 class WarmReport:
-    """encoded, kept, dropped: modules. waiting: passages without space in any tier; they are encoded when a question
-    needs them. failed: passages that the model cannot read, or that do not fit into memory.
+    """encoded, kept, dropped: numbers of modules. waiting: passages without space in any tier; they are encoded when a
+    question needs them. failed: passages that the model cannot read, or that do not fit into memory.
     """
 
     encoded: int = 0
@@ -102,7 +102,7 @@ class WarmReport:
 
 
 class Warming:
-    """Encodes passages."""
+    """Encodes passages without a module, and deletes modules that no passage uses."""
 
     def __init__(
         self, library: Library, engine: "EngineInterface", prompts: PromptBuilder, in_flight: InFlight
@@ -141,7 +141,7 @@ class Warming:
             self.engine.forget(unused)
 
     def survey(self) -> tuple[list[int], list[int]]:
-        """Return the passages without a module, and the part of them that fits into the largest tier, in order."""
+        """Return the passages without a module, and the first of them, as many as fit into the largest tier."""
         if not self.engine.info.places_modules:
             return [], []
         stored = self.engine.modules(PUBLIC_TENANT)
@@ -249,7 +249,7 @@ log = logging.getLogger(__name__)
 
 
 class ReadingAhead:
-    """A thread that encodes passages. Safe to use from any thread."""
+    """A background thread that encodes passages without a module. Safe to use from any thread."""
 
     def __init__(self, warming: Warming, bars: Bars, when_read: Callable[[], None]) -> None:
         """bars: show the progress. when_read: called once, when all passages are encoded for the first time."""
@@ -268,7 +268,7 @@ class ReadingAhead:
         self._look.set()
 
     def stop(self) -> None:
-        """Start no further batches. The current one ends with the engine."""
+        """Start no further batches. The current batch ends when the engine closes."""
         self._is_closed = True
         self._look.set()
 

@@ -51,8 +51,8 @@ class Websites:
         gone, num_before = read.documents.gone, len(read.documents.known)
         if not accepts_losses and len(gone) > MOST_LOST and len(gone) > LOST_SHARE * num_before:
             mirror.finish()
-            cure = f"`warmdesk sync run {source.folder} --remove-gone`, or the button of the page, removes them"
-            problem = f"{len(gone)} of {num_before} pages are gone, so nothing was changed: if that is right, {cure}"
+            cure = f"run `warmdesk sync run {source.folder} --remove-gone`"
+            problem = f"{len(gone)} of {num_before} pages are gone, so nothing was changed: to delete them, {cure}"
             return SyncResult(code="sync-held", problem=problem, reasons=read.reasons)
         mirror.drop_documents(set(read.documents.files))
         names = {file.resolve(): url for file, url in read.documents.files.items()}
@@ -122,8 +122,8 @@ KEPT_FILES = 20
 
 
 def result_of(report: IngestReport, reasons: tuple[ReasonCount, ...] = ()) -> SyncResult:
-    """Return the result of a run. It failed if it found no document and reports problems. reasons: the reasons why
-    pages of a website were skipped.
+    """Return the result of a run. It failed if it found no document and reports problems. reasons: outcomes of the
+    pages of a website.
     """
     files = (*report.failed, *report.warnings)
     last = report.failed[-1] if report.failed and not report.documents else None  # the reason for the whole folder
@@ -156,7 +156,7 @@ def checked(url: str, site: SiteOptions) -> str:
     if len(patterns) > _MOST_PATTERNS or any(
         not one.startswith(("/", "*")) or len(one) > _LONGEST_PATTERN for one in patterns
     ):
-        message = f"at most {_MOST_PATTERNS} patterns of {_LONGEST_PATTERN} characters: each begins with /, as /blog/*"
+        message = f"at most {_MOST_PATTERNS} patterns of {_LONGEST_PATTERN} characters, beginning with / or *: /blog/*"
         raise DeskError(message, code="website-patterns")
     return key.rstrip("/") if key.count("/") == 3 else key
 
