@@ -262,7 +262,7 @@ def test_the_secret_is_in_no_log_answer_file_or_backup(tmp_path, endpoint, caplo
         with open(file, "rb") as opened:
             assert TOKEN.encode() not in opened.read(), file
     assert TOKEN not in caplog.text
-    assert "holds the secret" in caplog.text
+    assert "contains the secret" in caplog.text
 
 
 def expire(desk):

@@ -1,10 +1,10 @@
-"""The words and facts of a text, in a form that can be compared: amounts, dates and times, addresses, model numbers,
-names.
+"""Read the words and facts of a text in a form that can be compared: amounts, dates and times, addresses, model
+numbers, names.
 
 Words, stems and common words are those of search (`retrieval.text.terms`); a table joins irregular forms and everyday
-synonyms. Numbers have base units: 2 weeks are 14 days, EUR 3.50 is 3,50 €, three is 3. Units are English, some Chinese
-and Japanese; decimal marks depend on the language. A date of three numbers begins with the day or the year, unless its
-month would not exist: English may be British or American. A part of a text is read as a fact of one kind only.
+synonyms. Numbers have base units: 2 weeks are 14 days, EUR 3.50 is 3,50 €, three is 3. Units are English, and some
+Chinese and Japanese ones. Decimal marks depend on the language. A date of three numbers begins with the day or the
+year, or with the month if no other order is possible. A part of a text is one fact only.
 
 Out of scope: meaning, word order, misspelling; fractions in words, currency conversion, spaces between thousands,
 unknown units (the word after the number then counts as a word); month names in other languages, relative dates,
@@ -23,7 +23,7 @@ from retrieval.text import terms
 CJK = f"{terms.CHINESE_JAPANESE}\uff66-\uff9f"
 """Chinese and Japanese characters, half-width ones included, as a range of a regular expression."""
 UNSAID = re.compile(r"(?:n['’]t|['’](?:s|re|ve|ll|d|m))\b|[请請不没未無无勿禁]", re.IGNORECASE)
-"""Parts to ignore: short forms, and Chinese characters for "please" or a negation."""
+"""Parts to ignore: short forms such as "n't" and "'s", and Chinese characters for "please" or a negation."""
 SAME_WORDS = """
 begin began begun start / break broke broken / buy bought purchase / choose chose chosen choice pick select /
 cost price fee charge / deliver delivery / email e-mail / euro eur / find found / free gratis freely /
@@ -69,8 +69,8 @@ DURATIONS = frozenset({"seconds", "days", "working days", "months"})
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One fact of a text. value and unit are normalised, text is as written. place: its offset. is_bound: whether the
-    text states it; "an hour" only implies 1 hour. as_written: the number of an amount before its conversion.
+    """One fact of a text. value and unit are normalised, text: as written. place: offset in the text. is_bound: whether
+    the text states it; "an hour" only implies 1 hour. as_written: the number of an amount before its conversion.
     """
 
     kind: FactKind
@@ -208,7 +208,7 @@ def signed(fact: Fact, text: str) -> Fact:
 
 def number(text: str, has_point: bool) -> str:
     """Return a number without thousands separators and needless zeros, with a decimal point. has_point: the language's
-    decimal mark is a point; if the number does not fit this, a point or comma is a decimal mark.
+    decimal mark is a point. If a point or comma cannot separate thousands, it is a decimal mark.
     """
     if text.lower() in SPELLED:
         return str(SPELLED[text.lower()])

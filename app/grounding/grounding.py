@@ -1,14 +1,14 @@
 """Check each sentence of an answer against the one statement that it cites.
 
 A language model may mix up its input. So the facts and nearly all words of a sentence must be in its statement or the
-headings above that, in the same places, and the sentence must not say the opposite. Then a sentence about another thing
-also fails, and one with a part of another statement. A sentence that fails is replaced by its statement.
+headings above that, in the same places, and the sentence must not say the opposite. So a sentence about another thing
+fails, and so does a sentence that mixes two statements. A sentence that fails is replaced by its statement.
 
-A sentence cites by number ("[2] You have 30 days."), or else the statement with most of its words. Opposites are found
-by a negation, or by a word and its opposite, and only between clauses about the same topic. Two opposites cancel each
-other: "not closed" is "open". A text is read as clauses with words and facts. The same rules, over a few closed
-lists and without grammar, apply to answers and to the statements of documents. Out of scope: conclusions by calculation
-or common sense, paraphrases in completely different words, irony, negation by an ordinary verb ("we refuse to").
+A sentence cites its statement by number ("[2] You have 30 days."). Else it cites the statement with most of its words.
+Opposites are found by a negation, or by a word and its opposite, and only between clauses about the same topic. Two
+opposites cancel each other: "not closed" is "open". A text is read as clauses with words and facts. The same rules,
+with short lists and without grammar, apply to answers and documents. Out of scope: conclusions by calculation or common
+sense, paraphrases in completely different words, irony, negation by an ordinary verb ("we refuse to").
 """
 
 import re

@@ -1,7 +1,8 @@
-"""One call of a look-up: the request, and the part of the reply that is shown.
+"""Call the endpoint of a look-up, and return the part of its reply that is shown.
 
-The origin is fixed. The address is checked, and the connection uses it. No redirect is followed. Only declared fields
-of the reply are used, as short plain text, never for the model. A secret is read for each request and never returned.
+The origin of the URL is fixed. The connection uses the IP address that was checked. No redirect is followed. Only
+declared fields of the reply are used, as short plain text, never for the model. A secret is read for each request and
+never returned.
 """
 
 import json
@@ -44,7 +45,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Called:
-    """The result of a call. says: text for the customer. links: addresses in it to open. detail: text for operators."""
+    """The result of a call. says: text for the customer. links: URLs in it to open. detail: text for operators."""
 
     outcome: LookUpOutcome
     says: str
@@ -88,7 +89,7 @@ def prepared(lookup: LookUp, values: Mapping[str, str]) -> Prepared:
 
 
 def secrets_of(lookup: LookUp, environ: Mapping[str, str] = os.environ) -> dict[str, tuple[str, str]]:
-    """Return the whole line and the secret in it, by header. Raises DeskError without a secret in its text."""
+    """Return by header name the whole value and its secret. Raises DeskError, whose text contains no secret."""
     found = {}
     for header, text in lookup.request.secret_header.items():
         match = _SECRET.search(text)
@@ -136,8 +137,8 @@ class Caller:
         except (FetchFailed, Refused, DeskError, TooLate) as error:
             called = failed(lookup, language, str(error) or "it took too long")
         except Exception as error:  # outermost: the customer gets a text, not a broken answer
-            log.error("look-up %s is broken: %s", lookup.name, type(error).__name__)
-            called = failed(lookup, language, f"a fault of ours: {type(error).__name__}")
+            log.error("look-up %s failed with a program error: %s", lookup.name, type(error).__name__)
+            called = failed(lookup, language, f"a program error: {type(error).__name__}")
         return replace(called, ms=round((time.monotonic() - started) * 1e3, 1))
 
     def _ended(self, name: str) -> None:
@@ -207,7 +208,7 @@ def failed(lookup: LookUp, language: str, detail: str, status: int = 0) -> Calle
 
 
 def read(lookup: LookUp, reply: Reply, secrets: list[str], values: Mapping[str, str], language: str) -> Called:
-    """Return the text to show. With identity = "knows", wrong and unknown details get the same text."""
+    """Return the text to show for a reply. With identity = "knows", wrong and unknown details get the same text."""
     unknown = (404, 410, 403) if lookup.identity == "knows" else (404, 410)
     shown = {value.name: values[value.name] for value in lookup.values if not value.private and value.name in values}
     if reply.status in unknown:
@@ -217,8 +218,8 @@ def read(lookup: LookUp, reply: Reply, secrets: list[str], values: Mapping[str, 
         return failed(lookup, language, f"status {reply.status}", reply.status)
     text = reply.body.decode("utf-8", "replace")
     if any(secret in text for secret in secrets):
-        log.error("look-up %s: its reply holds the secret and was dropped: repair that system", lookup.name)
-        return failed(lookup, language, "the reply holds the secret", 200)
+        log.error("look-up %s: its reply contains the secret and was not used: fix that system", lookup.name)
+        return failed(lookup, language, "the reply contains the secret", 200)
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
@@ -262,7 +263,7 @@ def scalar(document: Any, pointer: str) -> str | None:
 
 
 def plain(text: str) -> str:
-    """Return a value that is not rendered as Markdown, HTML or a link."""
+    """Change a value so that it is not rendered as Markdown, HTML or a link."""
     return text.translate(_PLAIN).replace("://", ": //")
 
 

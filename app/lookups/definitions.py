@@ -1,4 +1,4 @@
-"""The look-ups of a desk, from one TOML file. docs/lookups.md explains every key.
+"""Read the look-ups of a desk from one TOML file. docs/lookups.md explains every key.
 
 A file with a mistake is not used at all. Each mistake is reported with its line. Out of scope: recognising the wish of
 a message (`recognising`), and the requests (`calling`).
@@ -42,8 +42,8 @@ class Part(BaseModel):
 
 
 class Value(Part):
-    """A value to ask the customer for. clean: steps before the pattern. choices: by value, its words in each language.
-    private: masked in stored texts, and never in a URL.
+    """A value to ask the customer for. clean: changes before the pattern is tried. choices: by value, its words in each
+    language. private: masked in stored texts, and never in a URL.
     """
 
     name: Name
@@ -86,7 +86,7 @@ class Limits(Part):
 
 
 class LookUp(Part):
-    """A look-up. words: by field, the texts for its codes; an unknown code is a failure."""
+    """A look-up. words: by field, the texts for its codes; with another code the call fails."""
 
     name: Name
     title: Texts
@@ -217,9 +217,9 @@ def _mistakes(lookup: LookUp, before: Sequence[str], settings: Settings) -> Iter
             yield ("values", place, "pattern" if "pattern" in problem else "name"), f"{value.name}: {problem}"
     names = [value.name for value in lookup.values]
     if double := {one for one in names if names.count(one) > 1 or one in lookup.fields}:
-        yield ("values",), f"{sorted(double)[0]} names two values or fields: rename one"
+        yield ("values",), f"two values or fields have the name {sorted(double)[0]}: rename one"
     if lookup.identity == "knows" and not names:
-        yield ("identity",), "identity knows needs values: what does only the customer know?"
+        yield ("identity",), "identity knows needs a value that only the customer knows"
     if lookup.identity == "signed_in" and settings.visitor_secret is None:
         yield ("identity",), "identity signed_in needs the setting visitor_secret"
     yield from _request_mistakes(lookup, settings)
@@ -228,7 +228,7 @@ def _mistakes(lookup: LookUp, before: Sequence[str], settings: Settings) -> Iter
             yield ("fields", name), f"{pointer!r} is not a JSON pointer: begin with /, for example /status"
     for name in lookup.words:
         if name not in lookup.fields:
-            yield ("words", name), f"words of {name}, which is not a field"
+            yield ("words", name), f"words has {name}, which is not a field"
     shown = {*lookup.fields, *(value.name for value in lookup.values if not value.private)}
     formats = dict.fromkeys(lookup.fields, FORMATS)
     formats |= {value.name: ("date",) for value in lookup.values if value.kind == "date"}
@@ -244,7 +244,7 @@ def _mistakes(lookup: LookUp, before: Sequence[str], settings: Settings) -> Iter
 
 def _value_problem(value: Value) -> str:
     if value.kind == "choice":
-        return "" if value.choices else "a choice needs choices"
+        return "" if value.choices else "a value of the kind choice needs choices"
     if value.kind != "pattern":
         return ""
     if not value.pattern:
@@ -290,7 +290,7 @@ def _request_mistakes(lookup: LookUp, settings: Settings) -> Iterator[tuple[Wher
     if problem or not path.startswith("/") or re.search(r"[\s\\\x00-\x20\x7f#]", request.url):
         yield url, problem or "the address has no path, or a forbidden character"
     elif {".", ".."} & set(path.partition("?")[0].split("/")):
-        yield url, "the path has . or .. in it: write it out"
+        yield url, "the path contains . or ..: write the full path"
     in_json = [(name, "") for name in re.findall(r'\{([^{}"]+)\}', json.dumps(request.body))]
     sent = [(url, request.url), *((("request", "query"), one) for one in request.query.values())]
     for where, text in sent:
@@ -302,18 +302,18 @@ def _request_mistakes(lookup: LookUp, settings: Settings) -> Iterator[tuple[Wher
             if name not in by_name or form:
                 yield where, f"unknown placeholder {{{name}}}: known are {', '.join(by_name) or 'none'}"
     if request.method == "GET" and request.body:
-        yield ("request", "json"), "a GET request has no json: use POST"
+        yield ("request", "json"), "a GET request cannot have json: use POST"
     for name, text in request.secret_header.items():
         where = ("request", "secret_header")
         if not _LITERAL_REST.search(text):
-            yield where, f"{name} is written out: put the secret into an environment variable and write env:NAME"
+            yield where, f"{name} contains its secret: put the secret into an environment variable and write env:NAME"
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9-]*", name) or name.lower() in ("host", "content-length"):
             yield where, f"{name!r} is not the name of a header that may be set"
 
 
 def _origin_problem(origin: str, settings: Settings) -> str:
     if re.search("[{}@]", origin):
-        return "the origin is fixed: no placeholder and no password in scheme, host or port"
+        return "scheme, host and port must not contain a placeholder or a password"
     try:
         url = httpx.URL(origin)
     except httpx.InvalidURL:
@@ -321,4 +321,4 @@ def _origin_problem(origin: str, settings: Settings) -> str:
     is_named = not {url.host, f"{url.host}:{url.port or 80}"}.isdisjoint(settings.private_hosts)
     schemes = ("http", "https") if is_named or settings.allow_private_addresses else ("https",)
     is_allowed = url.host and url.scheme in schemes
-    return "" if is_allowed else "the address begins with https://; http:// needs its host in the setting private_hosts"
+    return "" if is_allowed else "the address must begin with https://; for http://, add its host to private_hosts"

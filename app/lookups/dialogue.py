@@ -1,7 +1,8 @@
-"""The meaning of a message while a look-up is open, and the reply. No clock, no database, no network.
+"""Find the meaning of a message while a look-up is open, and the reply. No clock, no database, no network.
 
-The order for each message: a way out, a person, yes or no, the value that was asked for, another value, a question
-(answered from the documents, then one line leads back), else a misfit. Only words of the customer become values.
+Meanings are tried in this order: cancel, ask for a person, yes or no, the requested value, another value, a question
+(answered from the documents, followed by a line that leads back to the look-up), else a misfit. Only words of the
+customer become values.
 """
 
 import re
@@ -82,8 +83,8 @@ class Open:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """The result of a message. open: the state to store; None: nothing is open any more. is_beside: the documents
-    answer, and `turn.line` is shown below. calls: send the request with `open.values`. is_attempt: the message was
-    taken for a value, so a private one in it is masked.
+    answer, and `turn.line` is shown below. calls: send the request with `open.values`. is_attempt: the message may be a
+    value, so a private value in it is masked.
     """
 
     turn: LookUpTurn

@@ -1,8 +1,8 @@
 """The look-ups of an open desk: the meaning of a message, the calls, and the stored state and results.
 
 The state is stored with the conversation before the reply, and deleted before a call, so that no call is made twice. A
-program may send all messages each time, without the conversation's id. It continues the open look-up whose customer
-wrote exactly these messages. The texts of look-ups are not searched and not read by a model. They are not in
+program may send all messages each time, without the conversation's id. The last message then continues the open look-up
+whose customer wrote exactly the earlier ones. The texts of look-ups are not searched, not read by a model, and not in
 `History.past`. From the messages that a program sends, only our own answers from the documents are used.
 """
 
@@ -52,8 +52,8 @@ class Asking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """A message that concerns a look-up. kept: the message as it is stored. is_begun: it starts or offers one. trail: a
-    hash of the customer's messages up to this one.
+    """A message that concerns a look-up. kept: the message as it is stored. is_begun: it starts or offers a look-up.
+    trail: a hash of the customer's messages up to this one.
     """
 
     step: Step
@@ -219,7 +219,7 @@ class LookUps:
         if self._is_over_limit(lookup, who):
             return Called(outcome="failed", says=says("too_many", now_open.language), detail="over the limit")
         if self._store.is_closed(lookup.name, CLOSED_S):
-            return failed(lookup, now_open.language, "closed after five failures")
+            return failed(lookup, now_open.language, "not called for a minute after five failures")
         called = self._caller.call(lookup, now_open.values, now_open.language, asking.user)
         self._store.note(lookup.name, called.outcome, ms=called.ms, **who)
         level = logging.WARNING if called.outcome == "failed" else logging.INFO

@@ -1,9 +1,9 @@
 """Recognises the look-up that a message asks for, with its certainty, without a language model.
 
-There are three linear scores. Own case: the message asks about the customer's own case ("where is my ...") and not
-about rules ("how long does ..."). It uses runs of words and the embedding. Fit: the similarity to a look-up's examples.
-Start and offer: computed from both. Weights and thresholds are learned once for all desks, from messages to the
-invented businesses of data/lookups (`evals.answers.learn_wishes`). Out of scope: values (`values`).
+It computes three linear scores. Own case: the message asks about the customer's own case ("where is my ...") and not
+about rules ("how long does ..."). This score uses runs of words (n-grams) and the embedding. Fit: the similarity to a
+look-up's examples. Start and offer: computed from both. Weights and thresholds are learned once for all desks, from
+messages to the invented businesses of data/lookups (`evals.answers.learn_wishes`). Out of scope: values (`values`).
 """
 
 import math
@@ -40,7 +40,7 @@ def words(message: str) -> list[str]:
 
 
 def runs(message: str) -> set[str]:
-    """Return the runs of one to three words of a message."""
+    """Return the runs of one to three words (n-grams) of a message."""
     own = words(message)
     return {" ".join(own[at : at + n]) for n in range(1, LONGEST_RUN + 1) for at in range(len(own) - n + 1)}
 
@@ -98,7 +98,7 @@ def learned() -> Learned:
 
 
 class Likeness:
-    """Compares a message with the examples of each look-up."""
+    """Measures the similarity of a message to the examples of each look-up."""
 
     def __init__(self, lookups: Sequence[LookUp], embed: Embed, rarity: Learned) -> None:
         texts = [([*one.title.values(), *one.examples], list(one.not_examples)) for one in lookups]
