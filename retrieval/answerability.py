@@ -197,8 +197,8 @@ def candidates_of(
 
 
 def other_subjects(asked: Set[str], passages: Sequence[FoundPassageText]) -> set[str]:
-    """Return the subjects of rows about something other than the question. The question's terms in such a subject are
-    only a part of its terms in the subject of another row of the page. asked: the terms of the question.
+    """Return the subjects of table rows about something other than the question. Another row of the page then has a
+    subject with the same terms of the question, and with more of them. asked: the terms of the question.
     """
     named: dict[str, dict[str, Set[str]]] = {}
     for passage in passages:
@@ -210,7 +210,7 @@ def other_subjects(asked: Set[str], passages: Sequence[FoundPassageText]) -> set
 
 
 class QuestionMeasures:
-    """Measures of a question. Most are computed once, the others for each order of the candidates."""
+    """Computes the features of a question: most of them once, the others for each order of the candidates."""
 
     def __init__(self, retriever: Retriever, query: Query, passages: Sequence[FoundPassageText]) -> None:
         """Arguments: see `candidates_of`. There is at least one passage."""

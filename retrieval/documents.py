@@ -118,7 +118,7 @@ def load_stored(data: bytes, path: Path) -> Contents:
     try:
         url, title, blocks = _STORED_PAGE.validate_json(data)
     except (ValidationError, RecursionError):
-        raise UnreadableDocument(path, "no stored page of a website") from None
+        raise UnreadableDocument(path, "not a stored page of a website") from None
     return Contents(blocks=blocks, title=title or None, url=url)
 
 

@@ -181,7 +181,7 @@ def test_a_damaged_file_is_refused_whatever_the_damage(tmp_path):
 def test_an_index_of_another_embedder_is_refused(tmp_path):
     path = tmp_path / "vectors"
     index_of(5).save(path)
-    with pytest.raises(IndexDamaged, match="made by hash with 8 numbers a vector, not by other with 8"):
+    with pytest.raises(IndexDamaged, match="made by hash with vectors of 8 numbers, not by other with 8"):
         VectorIndex.load(path, "other", 8)
     with pytest.raises(IndexDamaged, match="not by hash with 9"):
         VectorIndex.load(path, "hash", 9)

@@ -64,7 +64,7 @@ def test_tables_are_read_in_old_encodings(tmp_path):
 
 
 def test_a_cell_over_a_megabyte_names_its_row(tmp_path):
-    expected = "row 3 has a cell over 1 MB (a quotation mark never closed?)"
+    expected = "row 3 has a cell over 1 MB (is a quotation mark unclosed?)"
     assert reason(put(tmp_path / "a.csv", b'a,b\n1,2\n3,"' + b"x" * 10 * 2**20 + b'"\n')) == expected
     assert reason(put(tmp_path / "a.csv", b'a,b\n1,2\n3,"' + b"x, y\n" * 2**20)) == expected
 

@@ -108,7 +108,7 @@ def _delimited_rows(text: str, path: Path) -> list[list[str]]:
         rows.extend(_reader(text, delimiter))
     except csv.Error as error:
         is_long = "limit" in str(error)
-        reason = "has a cell over 1 MB (a quotation mark never closed?)" if is_long else f"cannot be read: {error}"
+        reason = "has a cell over 1 MB (is a quotation mark unclosed?)" if is_long else f"cannot be read: {error}"
         raise UnreadableDocument(path, f"row {len(rows) + 1} {reason}") from None
     return rows
 

@@ -155,7 +155,7 @@ def _names(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def header_rows(rows: Sequence[Sequence[str]]) -> int:
-    """Return the number of header rows, by their look. A second header row has units, or names below a wide name."""
+    """Return the number of header rows, judged by the cells. A second one has units, or names below a wide name."""
     if len(rows) < 2 or not is_header(rows[0]):
         return 0
     number = 1

@@ -6,9 +6,9 @@ are none, the context does not answer. Questions made from headings count less, 
 so that matching a heading is not enough. Some questions get a typing error, as customers make them.
 
 **Training.** Every question of a batch is compared with every statement. The right statements must win (InfoNCE, van
-den Oord et al. 2018, with the sum over several right ones). For questions without an answer, the bar (the learned least
-score of an answer) must win. Each answerable question is also compared with all statements except the right ones. Then
-the bar must win, so that near misses are rejected. Embeddings and lowest layers stay those of the bundled embedder.
+den Oord et al. 2018, with the sum over several right ones). For questions without an answer, the bar (the learned
+minimum score) must win. Each answerable question is also compared with all statements except the right ones. Then the
+bar must win, so that near misses are rejected. Embeddings and lowest layers stay those of the bundled embedder.
 """
 
 import gzip
@@ -52,7 +52,7 @@ class RankerModel(nn.Module):
 
     def questions(self, ids: Tensor, mask: Tensor, special: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return whole vectors `[questions, hidden]`, token vectors `[questions, tokens, SHORT]`, weights `[questions,
-        tokens]` and bars `[questions]`. special: bool, ignored tokens.
+        tokens]` and bars `[questions]`. special: mask of ignored tokens, bool.
         """
         states = self.encoder.read(ids, mask)
         wholes = functional.normalize((states * mask.unsqueeze(-1)).sum(1), dim=-1)
@@ -78,7 +78,7 @@ class RankerModel(nn.Module):
 
 
 def statement_of_token(spans: Sequence[tuple[int, int, int]]) -> Tensor:
-    """Return the number of the span for each of the concatenated tokens of all spans."""
+    """Return for each token of the concatenated spans the number of its span."""
     return torch.repeat_interleave(torch.arange(len(spans)), torch.tensor([end - first for _, first, end in spans]))
 
 
@@ -212,7 +212,7 @@ def _earlier(history: Sequence[Any]) -> str:
 
 
 def batches(documents: Sequence[Sequence[ExamplePassage]], generator: random.Random) -> Iterator[TrainingBatch]:
-    """Yield batches without end. Passages of a document are accompanied by one of its passages without questions."""
+    """Yield batches without end. A document adds at most two passages with questions and one without."""
     weights = [sum(one.weight for passage in passages for one in passage.questions) for passages in documents]
     while True:
         passages: list[ExamplePassage] = []

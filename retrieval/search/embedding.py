@@ -92,8 +92,8 @@ def is_question() -> bool:
 
 
 def short_batches(texts: Sequence[str], is_fast: bool = False) -> Iterator[list[int]]:
-    """Yield the places of texts of similar length, the longest first. A batch takes a fraction of a second, and waits
-    while questions are searched. is_fast: for compiled code. Safe to use from any thread.
+    """Yield batches of texts of similar length, as positions in `texts`, the longest first. A batch takes a fraction of
+    a second, and waits while questions are searched. is_fast: for compiled code. Safe to use from any thread.
     """
     characters = _CHARACTERS_AT_ONCE * (8 if is_fast else 1)
     by_length = sorted(range(len(texts)), key=lambda place: len(texts[place]))  # little padding in a batch

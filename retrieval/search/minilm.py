@@ -41,8 +41,8 @@ def bundled_folder() -> Path:
 
 
 def bundled_weights() -> Weights:
-    """Return the weights of the encoder, mapped from their file: they take memory only while they are used. Every call
-    returns the same word table, of which a server uses only a part. Do not change weights. Raises RetrievalError.
+    """Return the weights of the encoder, mapped from their file: they take memory only while they are used. All calls
+    return the same word table, because a server uses only a part of it. Do not change weights. Raises RetrievalError.
     """
     return _mapped() | {WORDS: _words()}
 
@@ -131,8 +131,8 @@ class _NetworkC(ctypes.Structure):
 
 
 class Compiled(NamedTuple):
-    """Use of compiled code. folder: where it is stored. threads: number of threads, of low priority for passages, of
-    the caller's priority for texts that a question waits for.
+    """Options of compiled code. folder: the folder that contains it. threads: number of threads. They have low priority
+    for passages, and the caller's priority for texts that a question waits for.
     """
 
     folder: Path

@@ -103,7 +103,7 @@ class MiniLM(nn.Module):
         return cast("nn.ModuleList", self.encoder["layer"])
 
 
-MULTIPLE = 8  # torch caches kernels for every length
+MULTIPLE = 8  # texts are padded to multiples of this length, because torch caches kernels for every length
 
 
 def padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:

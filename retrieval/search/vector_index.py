@@ -279,7 +279,7 @@ class VectorIndex:
         """Read an index. Raises IndexDamaged if it is missing, truncated, altered, or of another embedder."""
         header, payload = read_index_file(path, _KIND)
         if (header["embedder"], header["dimension"]) != (embedder, dimension):
-            made_by = f"made by {header['embedder']} with {header['dimension']} numbers a vector"
+            made_by = f"made by {header['embedder']} with vectors of {header['dimension']} numbers"
             raise IndexDamaged(path, f"{made_by}, not by {embedder} with {dimension}")
         ends = np.cumsum([0, *header["segments"]]).tolist()
         parts = [memoryview(payload)[start:end] for start, end in pairwise(ends)]

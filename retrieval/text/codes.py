@@ -84,7 +84,7 @@ class AskedCodes:
 
     def __init__(self, question: str, earlier: str = "", found: Iterable[str] = ()) -> None:
         """earlier: the previous question; its codes count unless the question names one of the same kind. found: the
-        headings of all found passages. A code in a heading is the subject of a page: only naming it is not enough.
+        headings of all found passages. A code in a heading is a page's subject, so only naming it does not count.
         """
         own = tuple(_found(question, is_question=True))
         kept = (code for code in _found(earlier, is_question=True) if not any(_are_alike(code, one) for one in own))
@@ -105,9 +105,9 @@ class AskedCodes:
         )
 
     def are_named(self, statement: str, headings: Sequence[str]) -> bool:
-        """Return whether a statement names a code that its headings do not name. An example is the row of an error code
-        on the page of its model. "Error 7" may be written R7 or E07. The statement or its headings must name all other
-        codes of the question.
+        """Return whether a statement names a code of the question that its headings do not name. An example is the row
+        of an error code on the page of its model. "Error 7" may be written R7 or E07. The statement or its headings
+        must name all other codes of the question.
         """
         if not self._asked:
             return False
