@@ -46,9 +46,9 @@ def checked_row(row: Any) -> dict[str, Any]:
     if not isinstance(row, dict) or not {"title", "context", "qas"} <= row.keys():
         raise ValueError("title, context and qas are needed")
     if not isinstance(row["qas"], list) or not all(isinstance(qa, dict) and "question" in qa for qa in row["qas"]):
-        raise ValueError("qas is a list of objects with a question")
+        raise ValueError("qas must be a list of objects with a question")
     if not all(isinstance(qa.get("answers"), list) for qa in row["qas"]):
-        raise ValueError("answers of a question are a list of texts, empty if the document has none")
+        raise ValueError("answers must be a list of texts, empty if the document has none")
     return row
 
 
@@ -290,7 +290,7 @@ class TrainingData:
 
 
 def choose_passages(topic: Topic, topics: Sequence[Topic], size: int, rng: random.Random) -> list[TrainingPassage]:
-    """Choose passages of a topic, and of others if it is too small. One with more questions is more often last."""
+    """Choose passages, of one topic if it has enough. A passage with many questions is more likely to be the last."""
     chosen = sample_up_to(size, topic, rng)
     if len(chosen) < size:
         chosen += sample_up_to(size - len(chosen), [p for other in topics if other is not topic for p in other], rng)

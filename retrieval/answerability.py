@@ -111,7 +111,7 @@ class StatementFeatures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionFeatures:
-    """Features of the whole result for a question."""
+    """Features of all search results of a question together."""
 
     trust: float  # the query's
     likely: float  # highest log-odds of a statement
@@ -128,7 +128,7 @@ class QuestionFeatures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundPassageText:
-    """A found passage, with the data that the judgement needs."""
+    """A found passage with its scores, headings, text and statements, and the vectors of the statements."""
 
     hit: PassageHit
     headings: Sequence[str]
@@ -366,7 +366,7 @@ def judge(
     queries: Sequence[Query],
     passages: Sequence[FoundPassageText],
 ) -> JudgedStatements:
-    """Rank statements. queries: the question; the last query may include the previous turn. passages: best first."""
+    """Rank found statements. queries: the question; the last may include the previous turn. passages: best first."""
     query = queries[-1]
     logits, told = ranker.mixture.scores(ranker.question(query.text), [passage.vectors for passage in passages])
     candidates = candidates_of(retriever, query, queries[0], passages, logits)

@@ -114,7 +114,7 @@ _STORED_PAGE = TypeAdapter(tuple[str, str, tuple[Block, ...]])
 
 
 def load_stored(data: bytes, path: Path) -> Contents:
-    """Read a page that `stored` wrote."""
+    """Return the contents of a file with the bytes of `stored`. Raises UnreadableDocument."""
     try:
         url, title, blocks = _STORED_PAGE.validate_json(data)
     except (ValidationError, RecursionError):
@@ -123,7 +123,7 @@ def load_stored(data: bytes, path: Path) -> Contents:
 
 
 def stored(url: str, title: str, blocks: tuple[Block, ...]) -> bytes:
-    """Return the bytes of a file that `load_stored` reads."""
+    """Return a page of a website as the bytes of a file with the suffix `STORED`."""
     return bytes(_STORED_PAGE.dump_json((url, title, blocks)))
 
 

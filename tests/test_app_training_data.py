@@ -197,10 +197,10 @@ def test_rows_of_plain_and_compressed_files(tmp_path):
     ("text", "says"),
     [
         ('{"title": "x"}', "line 1 is not a document .*title, context and qas"),
-        ('{"title": "x", "context": "y", "qas": ["z"]}', "line 1 is .*qas is a list of objects with a question"),
+        ('{"title": "x", "context": "y", "qas": ["z"]}', "line 1 is .*qas must be a list of objects with a question"),
         (
             '{"title": "x", "context": "y", "qas": [{"question": "z", "answers": {"text": ["y"]}}]}',
-            "line 1 is not a document .*answers of a question are a list of texts",
+            "line 1 is not a document .*answers must be a list of texts",
         ),
         ("{", "line 1 is not a document"),
     ],

@@ -306,7 +306,7 @@ class Answering:
         replaces: str = "",
         lookup: LookUpTurn | None = None,
     ) -> AnswerInProgress:
-        """Record a valid question, search, plan and submit. Arguments: see `Service.ask`. Raises DeskError."""
+        """Record a valid question, search, plan and submit a prompt. Arguments: see `Service.ask`. Raises DeskError."""
         started, arrived = time.perf_counter(), datetime.now(UTC)
         with self._in_flight.track():
             if conversation_id is None:
@@ -334,7 +334,7 @@ class Answering:
         return AnswerInProgress(self._history, asked, running, self.open)
 
     def try_out(self, question: str) -> Answer:
-        """Return the answer to a first question. Nothing is stored or counted. Raises DeskError."""
+        """Return the answer to the first question of a conversation. Nothing is stored or counted. Raises DeskError."""
         with self._in_flight.track():
             asked = self.asked(question)
             if asked.prepared.plan is None:

@@ -122,7 +122,7 @@ class CheckedText:
 
     @property
     def is_quotation(self) -> bool:
-        """Return whether the text has statements of the documents, word for word."""
+        """Return whether the text contains statements of the documents, word for word."""
         said = {one.shown for one in self._checked if not one.problem}
         is_replaced = any(paragraph not in said for paragraph in self.text.split(BETWEEN))
         return not self.is_refusal and (

@@ -25,7 +25,7 @@ Headings = Iterable[tuple[str, tuple[str, ...]]]
 
 
 class ExampleQuestions:
-    """Finds the examples in the background. Safe to use from any thread."""
+    """Finds example questions in the background. Safe to use from any thread."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ STATEMENTS = 8
 
 
 def explain(questions: QuestionPreparer, finder: Finder, curated: CuratedAnswers, question: str) -> SearchExplanation:
-    """Return the search results and the outcome of a question without a past. Raises DeskError if it is invalid."""
+    """Return search results and outcome of a conversation's first question. Raises DeskError if it is invalid."""
     question, decider = questions.valid(question), questions.decider
     decision = decider.decide(question, [])
     judged = finder.judge(question, earlier=None, count=CANDIDATES)

@@ -46,7 +46,7 @@ class Prefetching:
         self._lock = threading.Lock()
 
     def typed(self, text: str, conversation_id: str | None, owner: str) -> None:
-        """Search a visitor's unfinished text instead of the previous one, unless questions are being answered."""
+        """Search for a visitor's unfinished text, which replaces the last one. Does nothing while answers run."""
         if len(text) > self._answering.settings.max_question_chars or not is_enough(text):
             self.cancel(owner)
             return

@@ -152,7 +152,7 @@ class Decider:
         self._settings, self._finder, self._curated = settings, finder, curated
 
     def decide(self, question: str, past: Sequence[PastMessage], collections: Sequence[str] = ()) -> Decision:
-        """Search if needed, and decide. A follow-up is also searched together with the previous question."""
+        """Search if needed, and return the decision. A follow-up is also searched with the previous question."""
         with self._finder.one_question():
             return self._decided(question, past, collections)
 

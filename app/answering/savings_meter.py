@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """An answer to compute again."""
+    """An answer that is computed a second time, without reuse."""
 
     request: Request
     generation: Generation

@@ -23,8 +23,8 @@ _YEAR = re.compile(r"\b(?:19|20)\d\d\b")
 
 
 def fitting_things(results: SearchResults, question: str, earlier: str | None) -> list[StoredPassage]:
-    """Return one passage of each thing that may be meant, most likely first. earlier: the previous question, which may
-    name the thing.
+    """Return one passage of each thing that the question may mean, most likely first. earlier: the previous question,
+    which may name the thing.
     """
     asked = [terms_of(text) for text in (question, earlier or "")]
     if not results.statements or asked[0] & terms_of(results.statements[0].subject) - COMMON:

@@ -58,7 +58,7 @@ def read_questions(file: Path) -> list[BatchQuestion]:
     read = read_json_lines(file, lambda row: convert(row, str | _Line), f"question: {NEEDED}", "bad-question-line")
     questions = [_question(row, number) for number, row in read.items()]
     if not questions:
-        raise DeskError(f"{file} has no questions: write one JSON object a line", code="batch-empty")
+        raise DeskError(f"{file} has no questions: write one JSON object per line", code="batch-empty")
     return questions
 
 
@@ -235,7 +235,7 @@ def ask(answering: "Answering", line: BatchQuestion) -> "AskedQuestion":
 
 
 def answer_of(answering: "Answering", generation: "Generation", asked: "AskedQuestion") -> Answer:
-    """Return the finished answer. Its time is search plus engine. Raises DeskError, CacheError."""
+    """Return the finished answer. Its total time is the time of search and engine. Raises DeskError, CacheError."""
     answer = answering.read(generation, asked)
     total = round(asked.prepared.retrieve_ms + generation.completion.timings.total, 3)
     return replace(answer, timings=replace(answer.timings, total=total))

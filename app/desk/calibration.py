@@ -142,8 +142,8 @@ def keeps(row: Mapping[str, Any], full: Mapping[str, Any]) -> bool:
 
 
 def refusal_bias(margins: Sequence[float]) -> float:
-    """Return the bias of the refusal's logit that refuses at most the share FALSE_REFUSALS of these answerable
-    questions. margins: see `evals.answers.quality.CaseOutcome`.
+    """Return the bias of the refusal's logit with which at most the share FALSE_REFUSALS of these questions is refused.
+    margins: of answerable questions, see `evals.answers.quality.CaseOutcome`.
     """
     if not margins:
         return 0.0

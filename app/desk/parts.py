@@ -132,7 +132,7 @@ def remote_engine(settings: Settings, server: ModelServer) -> RemoteEngine:
 
 
 def start_cluster(settings: Settings, spec: EngineSpec, tell: Callable[[str], None]) -> EngineInterface:
-    """Start the engines. tell: called with each step. Raises DeskError if Ray is missing, and CacheError."""
+    """Start the engines. tell: called with each step. Raises CacheError, and DeskError if Ray is missing."""
     try:
         from cache.cluster.deployment import LOCAL, ClusterOptions, start_cluster_engine
     except ImportError as error:
@@ -153,9 +153,7 @@ def start_cluster(settings: Settings, spec: EngineSpec, tell: Callable[[str], No
 
 
 class part(Generic[T]):
-    """A property that opens a part of the service once, at its first use, even if several threads use it at the same
-    time.
-    """
+    """A property that opens a part of the service once, at its first use. Safe to use from any thread."""
 
     def __init__(self, opening: Callable[[Any], T]) -> None:
         self._open, self._name, self.__doc__ = opening, opening.__name__, opening.__doc__

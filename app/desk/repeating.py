@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def repeating(name: str, every_s: float, work: Callable[[threading.Event], None], failure: str = "") -> Iterator[None]:
-    """Do `work` now and every `every_s` seconds, inside the block. A failure is logged and does not stop the
-    repetition. work: gets an event that is set when the block ends, and must then return soon. name: of the thread.
+    """While the block runs, do `work` at once and then every `every_s` seconds. A failure is logged and does not stop
+    the repetition. work: gets an event that is set when the block ends, and must then return soon. name: of the thread.
     failure: start of the log line of a failure; default: "NAME failed".
     """
     stop, recurring = threading.Event(), Recurring(log, failure or f"{name} failed")
@@ -121,7 +121,7 @@ class Housekeeping:
             return {self._asked.pop(conversation_id, asked[conversation_id]) for conversation_id in gone}
 
     def drop(self, owners: Set[str]) -> None:
-        """Remove the prefixes of these owners and of earlier calls. Prefixes in use are removed next time."""
+        """Remove the prefixes of these owners. Prefixes that an answer uses are removed by a later call."""
         with self._lock:
             self._in_use = {owner for owner in owners | self._in_use if not self._drop_prefixes(owner)}
 
@@ -212,7 +212,7 @@ class Readiness:
         self._running: dict[str, Future[bool]] = {}
 
     def missing(self) -> tuple[str, ...]:
-        """Return the names of the parts that do not work. Waits a short time only."""
+        """Return the names of the parts that do not work. Waits at most `LOOK_S` seconds."""
         with self._lock:
             running = self._running = {name: self._begun(name) for name in self._looks}
         wait(running.values(), LOOK_S)

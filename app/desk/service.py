@@ -231,7 +231,7 @@ class Service(DeskDocuments):
         return handed
 
     def to_person(self, text: str, conversation_id: str | None, owner: str) -> Handoff | None:
-        """Store a message for an agent (`HandingOff.to_person`). The agent also gets the values of an open look-up."""
+        """Store a message if it is for an agent (`HandingOff.to_person`), with the values of an open look-up."""
         handed = self._handing_off.to_person(text, conversation_id, owner)
         if handed is not None:
             self._hand_over(conversation_id)
@@ -331,7 +331,7 @@ class Service(DeskDocuments):
         return summarise_savings(Statistics(self.database).samples(since, until))
 
     def memory_plan(self) -> MemoryPlan:
-        """Simulate other sizes of memory for the latest answers; computes for some seconds."""
+        """Simulate other memory sizes for the latest answers. This takes some seconds."""
         if self.is_elsewhere:
             return MemoryPlan()
         used = Statistics(self.database).used_modules(ANSWERS)

@@ -119,7 +119,7 @@ class Citation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedModule:
-    """A prompt module of an answer. document: of the passage, "" for the system text. source: device, host, disk,
+    """A prompt module of an answer. document: path of the document, "" for the system text. source: device, host, disk,
     computed (with a miss reason), or elsewhere: a remote model server reused or computed it, and does not report which.
     """
 
@@ -304,7 +304,7 @@ class MissRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasonRow:
-    """A reason for computing modules: number of times, and tokens."""
+    """A reason for computing modules. misses: number of modules computed for it. tokens: their tokens."""
 
     reason: str
     misses: int
@@ -313,7 +313,7 @@ class ReasonRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixRow:
-    """A prefix that later prompts (hits) reused. tokens: its length. text, saved: values of its last segment."""
+    """A prefix that later prompts (hits) reused. tokens: length. text, saved: start and savings of its last part."""
 
     text: str
     tokens: int
@@ -461,7 +461,7 @@ class Embedded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelNames:
-    """The model names that callers use. dimension: numbers in a vector of the embedder."""
+    """The model names that callers use. dimension: length of the embedder's vectors."""
 
     language: str
     embedder: str

@@ -38,8 +38,8 @@ class NewDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NewPassage:
-    """A passage to be stored, in the document's order. embedding: its vectors, one a row; None if its document already
-    has a passage of this content (see `Library.known_hashes`).
+    """A passage to be stored, in the document's order. embedding: its vectors, one per row; None if its document
+    already has a passage of this content (see `Library.known_hashes`).
     """
 
     heading_path: tuple[str, ...]
@@ -51,7 +51,7 @@ class NewPassage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredDocument(NewDocument):
-    """A stored document."""
+    """A stored document, with its id, the time of its loading and its number of passages."""
 
     id: int
     loaded_at: datetime
@@ -138,7 +138,7 @@ class CollectionSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """The number of stored documents and passages."""
+    """The numbers of stored documents and passages."""
 
     documents: int
     passages: int
@@ -214,9 +214,9 @@ class UnreadFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncResult:
-    """The result of one run over a folder or website, in documents. files: the first skipped or incomplete files;
-    num_files: the number of all such files. reasons: outcomes of the addresses of a website. problem: why the run
-    failed, "" if it did not; code: the code of its DeskError.
+    """The result of one run over a folder or website, as numbers of documents. files: the first skipped or incomplete
+    files; num_files: the number of all such files. reasons: outcomes of the addresses of a website. problem: why the
+    run failed, "" if it did not; code: the code of its DeskError.
     """
 
     added: int = 0

@@ -33,7 +33,7 @@ def no_bars() -> Iterator[Progress]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingCost:
-    """The cost of encoding. modules: their number. seconds: estimate from the last measured speed."""
+    """The cost of encoding. modules: number of modules. seconds: estimate from the last measured speed."""
 
     modules: int
     seconds: float

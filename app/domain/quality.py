@@ -137,7 +137,7 @@ class FoundRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementRow:
-    """A found statement. logit: log-odds that it answers. shown: whether the answer would contain it."""
+    """A found statement. logit: log-odds that it answers the question. shown: whether the answer would contain it."""
 
     text: str
     title: str

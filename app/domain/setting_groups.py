@@ -171,7 +171,7 @@ class HandoffSettings(SettingGroup):
 
 
 class PrivacySettings(SettingGroup):
-    """Stored data of customers, and who they are."""
+    """Stored data of customers, and the identification of customers."""
 
     title = translatable("Privacy")
 

@@ -187,8 +187,8 @@ SAMPLE = "knowledge"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Questions about a sample help centre. compared: questions of `warmdesk demo`. warm_up: a question before them.
-    examples: questions of its page, each with the document that answers it.
+    """Questions about a sample help centre. compared: questions of `warmdesk demo`. warm_up: a question asked before
+    them. examples: questions of its page, each with the document that answers it.
     """
 
     compared: tuple[str, ...]

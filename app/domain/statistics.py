@@ -22,7 +22,7 @@ class Served:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """The current load. running, waiting: requests in the engine. num_bytes, capacity: by tier. evictions: by tier or
-    kind. restarts: the engine's. disk_free, disk_floor: free bytes of the disk with encoded passages, and their
+    kind. restarts: of the engine. disk_free, disk_floor: free bytes of the disk with encoded passages, and their
     minimum. shortages: forward passes repeated with fewer tokens, because memory was short.
     """
 

@@ -69,8 +69,8 @@ DURATIONS = frozenset({"seconds", "days", "working days", "months"})
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One fact of a text. value and unit are normalised, text: as written. place: offset in the text. is_bound: whether
-    the text states it; "an hour" only implies 1 hour. as_written: the number of an amount before its conversion.
+    """One fact of a text. value, unit: normalised. text: as written. place: offset in the text. is_bound: whether the
+    text states it; "an hour" only implies 1 hour. as_written: the number of an amount before its conversion.
     """
 
     kind: FactKind

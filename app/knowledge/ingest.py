@@ -124,8 +124,9 @@ class IngestTimings:
 
 @dataclass(slots=True, kw_only=True)
 class IngestReport:
-    """The result of a run. documents, passages: number stored of the given files. failed: files that were not ingested;
-    their earlier versions stay. warnings: incomplete files. modules: includes earlier passages that had no module.
+    """The result of a run. documents, passages: numbers stored of the given files. failed: files that were not
+    ingested; their earlier versions stay. warnings: incomplete files. modules: includes earlier passages that had no
+    module.
     """
 
     documents: int = 0
@@ -149,7 +150,7 @@ class IngestReport:
 
 @dataclass(frozen=True, slots=True)
 class SplitDocument:
-    """A document that is not stored yet. embedded: content hashes with vectors. is_new: it replaces no document."""
+    """A document that is not stored yet. embedded: hashes of its stored passages. is_new: it replaces no document."""
 
     document: NewDocument
     passages: tuple[Passage, ...]

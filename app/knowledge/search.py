@@ -37,7 +37,7 @@ ADDED_AT_ONCE = 1000  # passages whose texts are in memory together while the ke
 
 
 class Snapshot:
-    """One state of the documents, for questions. Safe to use from any thread.
+    """A state of the search indexes, which never changes. Safe to use from any thread.
 
     passages_in: the passages of each collection.
     """
@@ -209,7 +209,7 @@ def keywords_folder(index_path: Path) -> Path:
 
 
 def opened(load: Callable[[], T], empty: T) -> tuple[T, str]:
-    """Return an index from its files, or an empty one and the reason."""
+    """Return an index from its files, or an empty index and the reason why the files cannot be used."""
     try:
         return load(), ""
     except IndexDamaged as damage:

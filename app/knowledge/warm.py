@@ -141,7 +141,7 @@ class Warming:
             self.engine.forget(unused)
 
     def survey(self) -> tuple[list[int], list[int]]:
-        """Return the passages without a module, and the first of them, as many as fit into the largest tier."""
+        """Return all passages without a module, and those of them that fit into the largest tier, in order."""
         if not self.engine.info.places_modules:
             return [], []
         stored = self.engine.modules(PUBLIC_TENANT)

@@ -57,7 +57,7 @@ class Value(Part):
 
 
 class Request(Part):
-    """The request. secret_header: by header name, a text with env:NAME or file:PATH."""
+    """The HTTP request of a look-up. secret_header: by header name, a text with env:NAME or file:PATH."""
 
     method: Literal["GET", "POST"] = "GET"
     url: Annotated[str, Field(max_length=1000)]
@@ -67,7 +67,7 @@ class Request(Part):
 
 
 class Answers(Part):
-    """Texts for the customer."""
+    """Texts that the customer sees after a call, by outcome."""
 
     found: Texts
     not_found: Texts

@@ -270,7 +270,7 @@ class Dialogue:
 
 
 def shown_values(lookup: LookUp, values: Mapping[str, str], language: str) -> str:
-    """Return the values for people, private ones masked."""
+    """Return the values as a text for people, with private values masked."""
     named = []
     for value in lookup.values:
         if value.name in values:

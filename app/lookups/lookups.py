@@ -130,7 +130,7 @@ class LookUps:
         return self._loaded
 
     def hear(self, message: str, asking: Asking) -> Heard | None:
-        """Return the meaning of a message for a look-up, or None. message: as the customer wrote it."""
+        """Return the meaning of a message; None if it does not concern a look-up. message: as the customer wrote it."""
         loaded = self._load()
         if loaded.recogniser is None:
             return None
@@ -211,7 +211,7 @@ class LookUps:
         self._store.save(conversation_id, None if state is None else asdict(state), expires, trail)
 
     def call(self, heard: Heard) -> Called:
-        """Call within the limits. A failed call raises no error: it is an outcome."""
+        """Call the endpoint within the limits. A failed call raises no error: it is an outcome."""
         now_open = heard.step.open
         assert now_open is not None
         lookup, asking = self._load().by_name[now_open.name], heard.asking
@@ -249,7 +249,7 @@ class LookUps:
         self._store.note(lookup.name, "cancelled")
 
     def try_out(self, name: str, given: Sequence[str]) -> Tried:
-        """Call for an operator. given: texts for the values, in the order of the values. Raises DeskError."""
+        """Call a look-up for an operator. given: texts for its values, in their order. Raises DeskError."""
         if (lookup := self._load().by_name.get(name)) is None:
             raise DeskError(f"there is no look-up {name!r}", code="lookups")
         texts = dict(zip((value.name for value in lookup.values), given, strict=False))

@@ -77,7 +77,7 @@ def _is_scanned(page: Page) -> bool:
 
 
 def with_scans(data: bytes, path: Path, pages: Sequence[Page]) -> list[Page]:
-    """Return the pages, with the lines that OCR finds on scanned ones."""
+    """Return the pages, with the lines that OCR finds on scanned pages."""
     if not any(map(_is_scanned, pages)):
         return list(pages)
     with parsing(path), contextlib.closing(pypdfium2.PdfDocument(data)) as pdf:
@@ -227,7 +227,7 @@ def _engine() -> Any:
 
 
 def scan_lines(picture: Image.Image) -> tuple[Line, ...]:
-    """Return the lines of a picture, from the top."""
+    """Return the lines that OCR finds in a picture, from the top."""
     picture = picture.convert("RGB")
     picture.thumbnail((_LONGEST_SIDE, _LONGEST_SIDE))
     found = _engine()(picture)

@@ -47,7 +47,7 @@ Area: TypeAlias = tuple[int, int, int, int]
 
 @dataclass(slots=True, kw_only=True)
 class Sheet:
-    """A sheet as its file has it. Rows and columns are counted from 0."""
+    """A sheet as it is in its file. Rows and columns are counted from 0."""
 
     name: str
     cells: dict[tuple[int, int], str] = field(default_factory=dict)  # not empty, by row and column

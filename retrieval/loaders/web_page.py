@@ -1,6 +1,6 @@
 """Reads a page of a website: its text (as for an HTML file), its links and its metadata.
 
-Out of scope: requesting pages, and judging them (`app.websites`).
+Out of scope: requesting pages, and choosing pages to keep (`app.websites`).
 """
 
 import re
@@ -23,7 +23,7 @@ _REFRESH = re.compile(r"^\s*\d*\s*;?\s*url\s*=\s*['\"]?([^'\"]+)", re.IGNORECASE
 
 
 def read_page(data: bytes, url: str, suffix: str, encoding: str = "") -> WebPage:
-    """Return the page. url: its address. Raises UnreadableDocument and RecursionError."""
+    """Read a page of a website. url: its address. Raises UnreadableDocument and RecursionError."""
     if suffix != ".html":
         name = unquote(urlsplit(url).path.rpartition("/")[2]) or "page"
         document = document_of(data, Path(name).with_suffix(suffix))

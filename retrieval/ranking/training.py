@@ -35,7 +35,7 @@ from retrieval.statements.cut import statements_of
 
 
 class RankerModel(nn.Module):
-    """The network of the ranker."""
+    """The network of the ranker, for training."""
 
     def __init__(self) -> None:
         super().__init__()

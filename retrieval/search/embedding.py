@@ -57,7 +57,7 @@ class Embedder(Protocol):
         """Embed questions, which some models embed differently. Returns the same shape."""
 
     def count_tokens(self, texts: Sequence[str]) -> int:
-        """Return the number of tokens of all texts that the model reads, without truncated ones."""
+        """Return the number of tokens that the model reads of all texts together, without truncated tokens."""
 
     def knowledge(self, text: str) -> float:
         """Return how well the embedder knows the language of a text (not just its script), from 0 to 1."""

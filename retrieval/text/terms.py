@@ -141,7 +141,7 @@ def words(text: str) -> list[str]:
 
 
 def asked_words(text: str) -> list[str]:
-    """Return the words of a question. A single character counts only if it is alone, because pairs say more."""
+    """Return the words of a question. In scripts without spaces, single characters count only if they are alone."""
     return [word for run in _RUN.findall(folded(text)) for word in _words_of(run, is_question=True)]
 
 
