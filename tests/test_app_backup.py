@@ -221,7 +221,7 @@ def test_a_database_that_the_desk_would_not_use_is_not_put_back_unsaid(tmp_path)
     settings.settings_file.write_text(f'database_url = "{url}"\n')
     made = back_up_folder(settings.model_copy(update={"database_url": url}), tmp_path / "outside.tar.gz")
     note = restore_folder(Settings(data_dir=tmp_path / "newer"), made.file).note
-    assert f"name another database than {tmp_path}/newer/warmdesk.sqlite3" in note
+    assert f"names another database than {tmp_path}/newer/warmdesk.sqlite3" in note
 
 
 def test_a_restore_that_is_killed_is_undone_or_whole(tmp_path):

@@ -6,7 +6,7 @@ files of the data folder are copied one after another. Each file is complete, be
 never writes into them. If an index is a little older or newer, it is updated from the database. A restore unpacks and
 checks everything in a temporary folder within the data folder (it may be the root of a volume), then renames the files.
 
-Out of scope: databases on a server, which have their own tools, and targets of links.
+Out of scope: databases on a server, which have their own backup tools, and files to which links point.
 """
 
 import errno
@@ -48,7 +48,7 @@ _COMPRESSION = 1  # most bytes are vectors, which hardly compress; text compress
 
 @dataclass(frozen=True, slots=True)
 class ArchivedFile:
-    """A file of an archive. path: within the data folder, with slashes. size: in bytes. sha256: in hexadecimal."""
+    """A file in an archive. path: within the data folder, with slashes. size: in bytes. sha256: in hexadecimal."""
 
     path: str
     size: int
@@ -57,9 +57,9 @@ class ArchivedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The content of an archive. version: the Warmdesk version that wrote it. created: ISO 8601. folder: its data
-    folder. database: path of the SQLite database among the files; schema: its revision. None: the database is on a
-    server.
+    """The content of an archive. version: the Warmdesk version that wrote it. created: ISO 8601. folder: the data
+    folder that was copied. database: path of the SQLite database in the archive; schema: its revision. None: the
+    database is on a server.
     """
 
     format: int
@@ -94,8 +94,8 @@ class _Hashed(io.RawIOBase):
 def write_archive(
     out: IO[bytes], sources: Iterable[tuple[str, Path]], about: Manifest, progress: Progress = no_progress
 ) -> Manifest:
-    """Write files into an archive and return its manifest. sources: the path in the archive and the file; a missing
-    file is skipped. about: the manifest without its files. Raises OSError, and DeskError if a file becomes shorter
+    """Write files into an archive and return its manifest. sources: pairs of a path in the archive and a file; missing
+    files are skipped. about: the manifest without its files. Raises OSError, and DeskError if a file becomes shorter
     during the copy.
     """
     listed, files = list(sources), list[ArchivedFile]()
@@ -134,15 +134,15 @@ def _add(archive: tarfile.TarFile, name: str, path: Path) -> ArchivedFile:
 
 
 def read_archive(file: Path, into: Path | None = None, progress: Progress = no_progress) -> Manifest:
-    """Read a whole archive and compare its content with its manifest. into: an empty folder for the files; None: they
-    are only read. Raises DeskError "archive-damaged", also for files that would be outside the folder, and OSError.
+    """Read a whole archive and compare its content with its manifest. into: an empty folder for the files; None: only
+    check them. Raises DeskError "archive-damaged", also for files that would be outside the folder, and OSError.
     """
     found, manifest = dict[str, ArchivedFile](), b""
     try:
         with tarfile.open(file, "r:gz") as archive:
             for member in archive:
                 if manifest or not member.isreg() or not _is_inside(member.name) or member.name in found:
-                    raise _damaged(file, f"{member.name!r} is not in its manifest")
+                    raise _damaged(file, f"unexpected member {member.name!r}")
                 if member.name == MANIFEST:
                     content = archive.extractfile(member)
                     if content is None or member.size > _LARGEST_MANIFEST:
@@ -158,9 +158,9 @@ def read_archive(file: Path, into: Path | None = None, progress: Progress = no_p
     about = _parse(manifest, file)
     for listed in about.files:
         if found.pop(listed.path, None) != listed:
-            raise _damaged(file, f"{listed.path!r} is not as it was written")
+            raise _damaged(file, f"{listed.path!r} is missing or was changed")
     if found:
-        raise _damaged(file, f"{min(found)!r} does not belong there")
+        raise _damaged(file, f"{min(found)!r} is not in its manifest")
     if about.database is not None and about.database not in {listed.path for listed in about.files}:
         raise _damaged(file, "the database is missing")
     return about
@@ -203,7 +203,7 @@ _NOT_FILES = frozenset({LOCK_FILE, OWNER_FILE, SOCKET_FILE, SWAP_FILE})
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A backup that was made and checked. num_bytes: size of the archive. left_out: links in the data folder, which are
+    """A finished and checked backup. num_bytes: size of the archive. left_out: links in the data folder, which are
     skipped. note: text about a missing part, or "".
     """
 
@@ -230,7 +230,7 @@ def back_up_folder(
     with_modules = options.get("with_modules", False)
     folder, file = settings.data_dir.resolve(), file.expanduser().absolute()
     if file.resolve().is_relative_to(folder):
-        raise DeskError(f"{file} is in the data folder: write the backup to another one", code="backup-inside")
+        raise DeskError(f"{file} is in the data folder: write the backup to another folder", code="backup-inside")
     if file.is_dir() or (file.exists() and not options.get("overwrite")):
         raise DeskError(f"{file} exists: give another name, or --force", code="file-exists")
     if not file.parent.is_dir():
@@ -265,7 +265,7 @@ def back_up_folder(
 
 
 def _remove_killed(folder: Path) -> None:
-    """Remove temporary copies of killed backups to this folder. A copy of the last day may be of a running backup."""
+    """Remove temporary copies that killed backups left in this folder, if a day old: newer ones may be in use."""
     for copy in folder.glob(f"{PARTIAL}*/database"):
         with suppress(OSError):  # another backup has just removed it
             if time.time() - copy.stat().st_mtime > _ABANDONED_S:
@@ -288,8 +288,8 @@ def copy_database(database: Path, copy: Path) -> str | None:
 
 
 def check_database(connection: sqlite3.Connection, file: Path) -> str | None:
-    """Read a whole database and return its revision. file: its name in errors. Raises DeskError if it is damaged, and
-    sqlite3.Error.
+    """Check the integrity of a database and return its revision. file: the path shown in errors. Raises DeskError if it
+    is damaged, and sqlite3.Error.
     """
     [[found]] = connection.execute("PRAGMA integrity_check(1)").fetchall()
     if found != "ok":
@@ -300,7 +300,7 @@ def check_database(connection: sqlite3.Connection, file: Path) -> str | None:
 
 
 def _files(settings: Settings, database: Path | None, with_modules: bool) -> tuple[list[tuple[str, Path]], list[str]]:
-    """Return the files of a data folder, each with its path, and its links. `is_left_out` excludes some of both."""
+    """Return the files to back up, each with its path in the archive, and the links, which are skipped."""
     folder, files, links = settings.data_dir.resolve(), list[tuple[str, Path]](), list[str]()
     modules = None if with_modules else settings.modules_folder.name
     for place, folders, names in os.walk(folder):
@@ -317,8 +317,8 @@ def _files(settings: Settings, database: Path | None, with_modules: bool) -> tup
 
 
 def is_left_out(path: str, settings: Settings) -> bool:
-    """Return whether backups exclude a path of the data folder: a file that can be recomputed and may be code, or a
-    file of a running process or of another backup. Case is ignored, because some file systems ignore it.
+    """Return whether backups exclude a path of the data folder. They exclude files that can be recomputed (some are
+    code) and files of a running process or a restore. Case is ignored, because some file systems ignore it.
     """
     name = path.partition("/")[0].casefold()
     own = {settings.models_folder.name, EVALS, *_NOT_FILES}
@@ -342,7 +342,7 @@ def explained(file: Path) -> Iterator[None]:
             message = f"{file} cannot be written, the disk is full: free some space and try again"
             raise DeskError(message, code="disk-full") from error
         where = f" ({error.filename})" if error.filename and error.filename != str(file) else ""
-        raise DeskError(f"{file} cannot be made: {error.strerror or error}{where}", code="system") from error
+        raise DeskError(f"{file} cannot be written: {error.strerror or error}{where}", code="system") from error
 
 
 _PATHS = (
@@ -356,7 +356,7 @@ _PATHS = (
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Names of the accounts and API keys that a restore makes valid again, even if removed after the backup."""
+    """Names of the accounts and valid API keys in a restored backup. Those removed after the backup are valid again."""
 
     accounts: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
@@ -390,8 +390,8 @@ def restore_folder(
         check_version(file, manifest)
         database = None if manifest.database is None else folder / manifest.database
         if database is not None and not _is_at(settings.database_url, database):
-            message = f"the server would not use the database of {file}, which is restored to {database}"
-            cure = "database_url names another one; restore without it, and set it afterwards"
+            message = f"{file} restores its database to {database}, but database_url names another one"
+            cure = "restore without the setting database_url and set it afterwards"
             raise DeskError(f"{message}: {cure}", code="database-url")
         foreign = next((one.path for one in manifest.files if is_left_out(one.path, settings)), None)
         if foreign is not None:  # compiled code in models/ would run at the next start
@@ -403,7 +403,7 @@ def restore_folder(
             there = [path for path in found if not path.name.startswith((REPLACED, STAGED))]
             if there and not force:
                 raise DeskError(
-                    f"data folder {folder} is not empty: use another --data-dir, or --force, which moves it aside",
+                    f"data folder {folder} is not empty: use another --data-dir, or --force to move its content aside",
                     code="data-folder-not-empty",
                 )
             with scratch_folder(folder, STAGED) as staged:
@@ -425,7 +425,7 @@ def check_version(file: Path, manifest: Manifest) -> None:
     is_newer = manifest.format > FORMAT or _numbers(manifest.version) > _numbers(ours)
     if is_newer or (manifest.schema is not None and manifest.schema not in known):
         raise DeskError(
-            f"{file} was written by a newer Warmdesk ({manifest.version}, {manifest.schema}): update Warmdesk, {ours}",
+            f"{file} is from a newer Warmdesk ({manifest.version}, {manifest.schema}): update Warmdesk (now {ours})",
             code="archive-newer",
         )
 
@@ -464,7 +464,7 @@ def _note(settings_file: Path, database: Path | None) -> str:
     url = SettingsFile(settings_file).values().get("database_url")
     if database is None or url is None or _is_at(str(url), database):
         return ""
-    return f"the restored settings (database_url) name another database than {database}: move this file to that place"
+    return f"the restored setting database_url names another database than {database}: correct it or move this file"
 
 
 def _aside(folder: Path) -> Path:

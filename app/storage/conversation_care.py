@@ -93,7 +93,7 @@ class Transcripts(Store):
     def conversations(
         self, query: str = "", owner: str = "", limit: int = 100, *, ended: Ended | None = None, period: Period = EVER
     ) -> list[TranscriptSummary]:
-        """Return the last used conversations. query: words in them. ended: their outcome in a period."""
+        """Return conversations, last used first. query: words that each contains. ended: its outcome in `period`."""
         listed = summaries(_of_customers(), *map(holds, query[:MAX_QUERY].split())).add_columns(ConversationRow.owner)
         if owner:
             listed = listed.where(ConversationRow.owner == owner)
@@ -111,7 +111,7 @@ class Transcripts(Store):
         return {id_: tuple(kind for kind, had in zip(BADGES, flags, strict=True) if had) for id_, *flags in rows}
 
     def how_many(self, period: Period) -> Mapping[Ended, int]:
-        """Return the number of conversations that `conversations` lists, by outcome."""
+        """Return the number of customers' conversations with each outcome in a period."""
         how = _Ended(period)
         counts = how.joined(
             select(*(func.count().filter(how.had[kind]) for kind in ENDED_WORDS)).select_from(ConversationRow)
@@ -205,7 +205,7 @@ _AT_ONCE = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erased:
-    """Numbers of removed rows of an owner."""
+    """Numbers of an owner's removed conversations, messages and ratings."""
 
     conversations: int
     messages: int
@@ -213,7 +213,7 @@ class Erased:
 
 
 class ConversationCare(Store):
-    """Changes of stored conversations."""
+    """Changes to stored conversations: rename, hide, restore, remove."""
 
     def rename_conversation(self, conversation_id: str, title: str, owner: str = OPERATOR) -> None:
         if not (title := shortened(title)):
@@ -236,7 +236,7 @@ class ConversationCare(Store):
             row.deleted = None
 
     def last_question(self, conversation_id: str, owner: str = OPERATOR) -> str:
-        """Return the last question, to be replaced. Raises DeskError if there is none, or if it was for an agent."""
+        """Return the id of the last question, to replace it. Raises DeskError for no question, or one to an agent."""
         with self._database.read() as session:
             conversation_of(session, conversation_id, owner)
             asked = select(MessageRow).where(MessageRow.conversation_id == conversation_id, MessageRow.role == "user")
@@ -247,7 +247,7 @@ class ConversationCare(Store):
             return question.id
 
     def purge(self, deleted_before: datetime, unused_since: datetime | None = None) -> frozenset[str]:
-        """Remove conversations that were deleted before a time or not used since a time. Return their owners."""
+        """Remove conversations deleted before a time or not used since a time. Return their owners."""
         gone = ConversationRow.deleted <= deleted_before
         if unused_since is not None:
             gone |= ConversationRow.updated < unused_since
@@ -260,7 +260,7 @@ class ConversationCare(Store):
             return frozenset(row.id for row in rows)
 
     def erase(self, owner: str) -> Erased:
-        """Remove all data of an owner, hidden conversations included, and the copies made before migrations."""
+        """Remove all data of an owner, also hidden conversations, and the database copies made before migrations."""
         its = ConversationRow.owner == owner
         messages = select(func.count()).select_from(MessageRow).join(ConversationRow).where(its)
         feedback = select(func.count()).select_from(FeedbackRow).join(MessageRow).join(ConversationRow).where(its)

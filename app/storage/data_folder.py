@@ -1,4 +1,4 @@
-"""A data folder: its lock, and records of unfinished work, so that it is finished or undone after a crash.
+"""A data folder: its lock, and records of unfinished work, so that the work is finished or undone after a crash.
 
 Only one process may use a folder (`lock_data_folder`). The operating system releases the lock when the process ends,
 also after a crash. The lock is on `warmdesk.lock`. `warmdesk.lock.json` names its holder, for the error message of a
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def lock_data_folder(folder: Path, purpose: str, make_room: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Lock the data folder during the block. It is created if needed, for its user only. A killed
+    """Lock the data folder during the block. The folder is created if needed; only its user can read it. A killed
     restore is undone first. purpose: the command. make_room: called before anything is written. Raises DeskError:
     "data-folder-in-use" if any process has the lock, "data-folder-unusable" or "disk-full".
     """
@@ -66,7 +66,7 @@ def lock_data_folder(folder: Path, purpose: str, make_room: Callable[[], None] =
             note = json.dumps({"pid": os.getpid(), "purpose": purpose, "since": since})
             replace_file(folder / OWNER_FILE, note.encode())  # other processes read it at any time
             if undo_swap(folder):
-                log.warning("a restore was not finished and %s is unchanged: restore again", folder)
+                log.warning("a restore was interrupted and undone, so %s is unchanged: restore again", folder)
             remove_abandoned(folder)
             (folder / SOCKET_FILE).unlink(missing_ok=True)  # of a killed server
         yield
@@ -168,7 +168,7 @@ Kind = Literal["forget", "upload", "faq"]
 
 
 class BegunWork:
-    """The records of a data folder. Safe to use from any thread; methods may raise OSError."""
+    """Records of unfinished work in a data folder. Safe to use from any thread; methods may raise OSError."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / BEGUN_FILE

@@ -184,17 +184,17 @@ class Database:
 
 
 class Store:
-    """Access to some tables. Safe to use from any thread; each method is a transaction and may raise DeskError."""
+    """Base class for access to tables. Safe to use from any thread; each method is a transaction. Raises DeskError."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
 
 def open_database(url: str, *, upgrade: bool = True) -> Database:
-    """Connect to the database and migrate it. A missing SQLite file is created; its folder and a PostgreSQL database
-    are not. upgrade: create or migrate tables; a SQLite file is copied before (`migrate`). Readers unset it, because
-    the server may be running. Raises DeskError. Without `upgrade`, an older database is "database-older", a missing or
-    empty one "no-database". An empty SQLite file in a folder with an index of passages is "database-emptied".
+    """Connect to the database and migrate it. A missing SQLite file is created, but not its folder or a PostgreSQL
+    database. upgrade: create or migrate tables; a SQLite file is copied before (`migrate`). False: only read, because
+    a server may be running. Raises DeskError; without `upgrade`, "database-older" for an older database, "no-database"
+    for a missing or empty one. An empty SQLite file in a folder with an index of passages is "database-emptied".
     """
     file = sqlite_file(url)
     database = _connected(url, is_reader=not upgrade)
@@ -236,7 +236,7 @@ def _no_desk_in(database: Database) -> DeskError:
 
 
 def checked_version(url: str) -> str:
-    """Return kind and version of a database, and a server's address. A SQLite file is read whole. Raises DeskError."""
+    """Return a database's kind and version, and a server's URL. A SQLite file is checked whole. Raises DeskError."""
     file, database = sqlite_file(url), _connected(url, is_reader=True)
     if file is not None and not file.exists():
         return f"SQLite {sqlite3.sqlite_version}"

@@ -26,7 +26,7 @@ class FaqVectors:
 
 
 class FaqStore(Store):
-    """The pairs of the FAQ."""
+    """The FAQ pairs in the database, each a question and its answer."""
 
     def pairs(self) -> list[FaqPair]:
         return [_pair(row) for row in self._database.values(select(FaqRow).order_by(FaqRow.id))]
@@ -88,7 +88,7 @@ class SyncedFolderTable(Store):
     def due(self, now: datetime) -> list[SyncedFolder]:
         in_turn = select(SyncedFolderRow).order_by(SyncedFolderRow.next_run, SyncedFolderRow.id)
         folders = map(_stored, self._database.values(in_turn))
-        # A run further ahead than its interval was planned before the clock was set back.
+        # A run due later than one interval from now was planned before the clock was set back.
         return [one for one in folders if not now < one.next_run <= now + timedelta(minutes=one.every_minutes)]
 
     def save(self, folder: SyncedFolder) -> None:

@@ -26,7 +26,7 @@ REPLACED = "replaced-"  # prefix of folders with content that a restored backup 
 
 
 def replace_file(file: Path, data: bytes, check: Callable[[Path], object] = lambda temporary: None) -> None:
-    """Replace a file with a file that only this user can read. After a crash, the old or the new file is there. check:
+    """Write or replace a file; only this user can read it. After a crash, the old or the new file is there. check:
     called with the temporary file first; if it raises, the old file stays. Raises OSError.
     """
     with replacing(file, PARTIAL) as temporary:
@@ -67,7 +67,7 @@ def old_copies(folder: Path) -> list[str]:
 
 
 class SettingsFile:
-    """The settings file of a desk. Safe to use from any thread; every method may raise DeskError."""
+    """The settings file `warmdesk.toml`. Safe to use from any thread; every method may raise DeskError."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -21,7 +21,7 @@ from app.storage.tables import ConversationRow, DeliveryRow, FactRow, FeedbackRo
 
 CLAIMED = timedelta(minutes=1)  # longer than sending a message takes
 LONGEST_PAUSE = timedelta(days=1)  # between two attempts
-LATEST, ENOUGH = 50, 3  # maximum and minimum hand-offs for the median that is the usual wait
+LATEST, ENOUGH = 50, 3  # maximum and minimum number of hand-offs from which the usual wait is computed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +36,13 @@ class Delivery:
 
 
 class Deliveries(Store):
-    """The messages to the webhook."""
+    """The messages to the webhook, in the database."""
 
     def claim(self, now: datetime) -> Delivery | None:
-        """Return the oldest message that is due, or None. It is reserved for the time `CLAIMED`: no other server sends
-        it during this time. After it, another server may send it, because this one may have been killed.
+        """Return the oldest message that is due, or None. For the time `CLAIMED`, no other server sends it. After
+        this time, another server may send it, because this one may have been killed.
         """
-        # A time further ahead than any pause was recorded before the clock was set back.
+        # A message due later than the longest pause from now was recorded before the clock was set back.
         waiting = (DeliveryRow.state == "due", or_(DeliveryRow.due <= now, DeliveryRow.due > now + LONGEST_PAUSE))
         query = select(DeliveryRow, HandoffRow).join(HandoffRow, HandoffRow.id == DeliveryRow.handoff_id)
         query = query.where(*waiting).order_by(DeliveryRow.created, DeliveryRow.id).limit(1)
@@ -55,7 +55,7 @@ class Deliveries(Store):
             return row.to(Delivery, handoff=handoff.to(Handoff, place=0, usual_wait=None, messages=0, fresh=False))
 
     def note(self, delivery_id: str, problem: str, again: datetime | None) -> None:
-        """Record an attempt. problem: one line, "" if it arrived. again: time of the next attempt; None: never."""
+        """Record an attempt. problem: the error in one line, "" for success. again: the next attempt; None: none."""
         state = "delivered" if not problem else "failed" if again is None else "due"
         with self._database.write() as session:
             if (row := session.get(DeliveryRow, delivery_id)) is not None:  # else deleted with its conversation
@@ -67,7 +67,7 @@ _WATCHED = "queue watched"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandoffOfSomebody:
-    """A hand-off as agents see it. owner: of the conversation. role, text, said: of the last message."""
+    """A hand-off as agents see it. owner, title: of the conversation. role, text, said (time): of its last message."""
 
     handoff: Handoff
     owner: str
@@ -87,7 +87,7 @@ class Judged:
 
 
 class Handoffs(Store):
-    """The hand-offs. announced: changes create messages to the webhook, in the same transaction."""
+    """The hand-offs. announced: each change also stores a message to the webhook, in the same transaction."""
 
     def __init__(self, database: Database, *, announced: bool) -> None:
         super().__init__(database)
@@ -142,7 +142,7 @@ class Handoffs(Store):
                 self._announce(session, row, "handoff.closed", now)
 
     def queue(self) -> list[HandoffOfSomebody]:
-        """Return all open hand-offs: waiting ones, those with an agent, those with an address only; oldest first."""
+        """Return open hand-offs: waiting, then taken ones, then those with only an e-mail address; oldest first."""
         there = (HandoffRow.state != "closed", ConversationRow.deleted.is_(None))
         query = select(HandoffRow).join(ConversationRow).where(*there)
         with self._database.read() as session:
@@ -151,7 +151,7 @@ class Handoffs(Store):
         return sorted(found, key=lambda one: (order.index(one.handoff.state), one.handoff.requested, one.handoff.id))
 
     def closed(self, since: datetime, agent: str) -> list[HandoffOfSomebody]:
-        """Return the hand-offs closed since a time, the last one first. agent: who took them; "" for all."""
+        """Return the hand-offs closed since a time, latest first. agent: the account that took them; "" for all."""
         its = [HandoffRow.closed >= since, HandoffRow.state == "closed", ConversationRow.deleted.is_(None)]
         its += [HandoffRow.agent == agent] if agent else []
         query = select(HandoffRow).join(ConversationRow).where(*its).order_by(HandoffRow.closed.desc())
@@ -174,8 +174,8 @@ class Handoffs(Store):
             return _of_somebody(session, _row(session, handoff_id))
 
     def judged_since(self, conversation_id: str) -> tuple[list[Judged], bool]:
-        """Return the assistant's answers since the last hand-off of the conversation, or all, oldest first, without
-        small talk; and whether there was a hand-off.
+        """Return the assistant's answers since the last closed hand-off of the conversation (all if there was none),
+        oldest first, without small talk and look-ups. Also return whether there was a closed hand-off.
         """
         last = select(func.max(HandoffRow.position)).where(HandoffRow.conversation_id == conversation_id)
         with self._database.read() as session:

@@ -66,8 +66,8 @@ def documents_of(row: MessageRow) -> set[str]:
 
 
 def resting_on_forgotten(rows: Sequence[MessageRow], forgotten: Mapping[str, datetime]) -> set[str]:
-    """Return the answers that may contain information from a deleted document. rows: a conversation's messages, in
-    order.
+    """Return the ids of answers that may contain information from a deleted document. rows: a conversation's messages,
+    in order.
     """
     asked = {row.id: row.created for row in rows}
     found, until = set(), NEVER
@@ -90,7 +90,7 @@ class ModuleDetails:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerDetails:
-    """Stored fields of an answer that `Answer` does not have. tokens: as generated, if known. model: the model's
+    """Stored fields of an answer that `Answer` does not have. tokens: the generated ids, if known. model: its
     fingerprint. passage_ids, modules: one for each citation or used module, in the answer's order. faq_id: the FAQ pair
     that answered, whose hits are counted. replaces: a question to delete with its answer when this answer is stored.
     """
@@ -175,8 +175,8 @@ MAX_QUERY = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastMessage:
-    """A message for the next prompt. text: for an answer, only the part from the documents. passage_ids: the modules in
-    the prompt of this answer, in its order; None for other modules. A passage may have been removed since.
+    """A message for the next prompt. text: for an answer, only the part from the documents. passage_ids: the passage
+    of each module in this answer's prompt, None for other modules. A passage may have been removed since.
     """
 
     message_id: str = ""
@@ -315,7 +315,7 @@ class History:
                 session.execute(delete(MessageRow).where(MessageRow.id == question_id))
 
     def record_said(self, conversation_id: str, text: str, handoff_id: int, agent: str = "") -> None:
-        """Append a message of a customer or an agent during a hand-off. Raises DeskError as `record_question`."""
+        """Append a message of a customer or agent during a hand-off. Raises DeskError for a deleted conversation."""
         row = MessageRow(id=new_id(), role="agent" if agent else "user", text=text, created=utc_now())
         row.author, row.handoff_id = agent or None, handoff_id
         with self._database.write() as session:
@@ -354,7 +354,7 @@ class History:
             listener(answer, details)
 
     def feedback(self, message_id: str, value: str | None, reason: str = "", *, owner: str = OPERATOR) -> None:
-        """Set, replace or (None) delete the reader's rating of an answer, "up" or "down". Raises DeskError."""
+        """Store the reader's rating of an answer, "up" or "down"; None deletes the rating. Raises DeskError."""
         if value not in ("up", "down", None):
             raise DeskError(f"feedback is {value!r}: it must be up or down", code="bad-feedback")
         with self._database.write() as session:
@@ -438,8 +438,8 @@ def _replace(session: Session, id_: str, question: MessageRow) -> None:
 
 
 def latest_messages(*which: ColumnElement[bool]) -> Select[MessageRow]:
-    """Return messages, latest first. An answer is next to its question, even if another question was asked before the
-    answer ended. which: conditions on messages and conversations.
+    """Return a query for messages, latest first. An answer is next to its question, even if another question was asked
+    before the answer ended. which: conditions on messages and conversations.
     """
     question = aliased(MessageRow)
     place = func.coalesce(question.position, MessageRow.position)
@@ -464,7 +464,7 @@ def spoken(row: MessageRow) -> str:
 
 
 def summaries(*which: ColumnElement[bool]) -> Select[str, str, datetime, int]:
-    """Return the conversations that have messages, the last used first. which: conditions on conversations."""
+    """Return a query for conversations with messages, the last used first. which: conditions on conversations."""
     table = ConversationRow
     turns = select(func.count()).where(MessageRow.conversation_id == table.id).scalar_subquery()
     listed = select(table.id, table.title, table.updated, turns.label("turns")).where(turns > 0, *which)

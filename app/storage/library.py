@@ -133,7 +133,7 @@ class Library:
         ]
 
     def all_ids(self, *, only_alone: bool = False, only_unencoded: bool = False) -> list[int]:
-        """Return all passages, in ascending order. only_alone: without neighbours. only_unencoded: without a module."""
+        """Return passage ids, ascending. only_alone: only without neighbours. only_unencoded: only without a module."""
         query = select(PassageRow.id).order_by(PassageRow.id)
         if only_alone:
             query = query.where(PassageRow.id.not_in(select(PassageNeighbourRow.passage_id)))
@@ -149,9 +149,9 @@ class Library:
         return frozenset(key for key in self._database.values(select(PassageRow.module_key)) if key is not None)
 
     def vectors(self, dimension: int, ids: Sequence[int]) -> tuple[Ids, Vectors]:
-        """Return the content of the vector index for some passages, in order: the passage of each vector `[vectors]`,
-        and the vectors `[vectors, dimension]`. A vector with undefined numbers is replaced by zeros, and the log names
-        its passage.
+        """Return the content of the vector index for some passages, in order: the passage id of each vector
+        `[vectors]`, and the vectors `[vectors, dimension]`. A vector with NaN or infinity is replaced by zeros, and the
+        log names its passage.
         """
         import numpy as np  # most commands read no vectors
 
@@ -173,7 +173,7 @@ class Library:
         return numbers, vectors
 
     def searchable(self, ids: Sequence[int]) -> dict[int, list[str]]:
-        """Return the texts of windows for the keyword index by passage number."""
+        """Return the texts of each passage's windows for the keyword index, by passage id."""
         from retrieval.search.vector_index import window_texts  # imports faiss, which lists of documents do not need
 
         rows = self._rows(select(PassageRow.id, PassageRow.heading_path, PassageRow.text), ids)
@@ -202,7 +202,7 @@ class Library:
         return next(iter(self._database.values(select(FactRow.value).where(FactRow.key == key))), None)
 
     def generation(self) -> int:
-        """Return a number that grows with every change of documents, also by other servers."""
+        """Return a number that grows with every change of documents or the FAQ, also by other servers."""
         with self._database.read() as session:
             return generation_of(session)
 
@@ -222,7 +222,7 @@ class Library:
         ]
 
     def stage(self, embedder: str, vectors: Mapping[str, Vectors]) -> None:
-        """Store vectors of passages before the passages themselves, by content hash, in case of an interruption."""
+        """Store vectors of passages before the passages themselves, by content hash: see `StagedEmbeddingRow`."""
         with self._database.write() as session:
             for hash_, rows in vectors.items():
                 session.merge(StagedEmbeddingRow(content_hash=f"{embedder} {hash_}", embedding=packed(rows)))

@@ -15,34 +15,34 @@ from app.storage.tables import ConversationRow, LookUpCallRow, LookUpStateRow, M
 HOUR = timedelta(hours=1)
 KEPT = timedelta(days=90)
 SHOWN_AS_EXPIRED = timedelta(days=1)
-RESENT = timedelta(days=1)  # age of the answers that a program may send again
+RESENT = timedelta(days=1)  # maximum age of the answers that a program may send again
 _MOST_FIGURES = 10_000
 _IN_A_ROW = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """The numbers of a look-up. by_event: asked, found, not_found, failed, cancelled. ms: median of its calls."""
+    """Figures of a look-up. by_event: counts of asked, found, not_found, failed, cancelled. ms: median of its calls."""
 
     by_event: dict[str, int]
     ms: float | None
 
 
 def _expired(state: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the rest of an expired look-up, because its customer is told once; None for an offer, which just ends."""
+    """Return the fields that an expired look-up keeps to tell the customer so; None for an offer, which just ends."""
     is_told = state["state"] in ("asking", "confirming", "expired")
     return {"name": state["name"], "state": "expired", "language": state["language"]} if is_told else None
 
 
 class LookUpStore(Store):
-    """The tables. Safe to use from any thread; each method is a transaction and may raise DeskError."""
+    """Look-ups and calls. Safe to use from any thread; each method is a transaction and may raise DeskError."""
 
     def open(self, conversation_id: str) -> dict[str, Any] | None:
-        """Return the open look-up of a conversation, or the rest of an expired one."""
+        """Return the state of a conversation's open look-up; of an expired one, only the fields of `_expired`."""
         return self._first(select(LookUpStateRow).where(LookUpStateRow.conversation_id == conversation_id))
 
     def continued(self, owner: str, trail: str) -> dict[str, Any] | None:
-        """Return the open look-up of a program that sends messages without the conversation's id."""
+        """Return the open look-up of a program that sends no conversation id. trail: the hash of its messages."""
         query = select(LookUpStateRow).join(ConversationRow).where(ConversationRow.of(owner))
         return self._first(query.where(LookUpStateRow.trail == trail).order_by(LookUpStateRow.expires.desc()))
 
@@ -61,14 +61,14 @@ class LookUpStore(Store):
                 session.add(row)
 
     def take(self, conversation_id: str) -> bool:
-        """Delete the open look-up of a conversation. Return whether it existed: only one request may call."""
+        """Delete the open look-up of a conversation, and return whether it existed: only then may a request look up."""
         with self._database.write() as session:
             its = LookUpStateRow.conversation_id == conversation_id
             return bool(session.execute(delete(LookUpStateRow).where(its).returning(LookUpStateRow.trail)).all())
 
     def tidy(self, now: datetime) -> None:
-        """Delete the values of expired look-ups, and after `SHOWN_AS_EXPIRED` all of their state. Delete the callers of
-        calls after `HOUR`, and calls after `KEPT`.
+        """Delete the values of expired look-ups, and after `SHOWN_AS_EXPIRED` all of their state. Delete the hashes of
+        visitors and addresses after `HOUR`, and calls after `KEPT`.
         """
         with self._database.write() as session:
             session.execute(delete(LookUpCallRow).where(LookUpCallRow.created < now - KEPT))
@@ -87,7 +87,7 @@ class LookUpStore(Store):
             session.add(row)
 
     def calls(self, name: str, events: Collection[str], **who: str) -> int:
-        """Return the number of calls with these results in the last hour. who: visitor or address."""
+        """Return the number of calls with these results in the last hour. who: either visitor or address."""
         (column, value) = next(iter(who.items()))
         its = (LookUpCallRow.name == name, getattr(LookUpCallRow, column) == value)
         since = LookUpCallRow.created > utc_now() - HOUR
@@ -95,7 +95,7 @@ class LookUpStore(Store):
         return self._database.values(query)[0]
 
     def is_closed(self, name: str, seconds: float) -> bool:
-        """Return whether the last five calls failed, the last one within these seconds."""
+        """Return whether calls are suspended: the last five failed, the latest within these seconds."""
         called = (LookUpCallRow.name == name, LookUpCallRow.event.in_(("found", "not_found", "failed")))
         query = select(LookUpCallRow.event, LookUpCallRow.created).where(*called)
         rows = self._database.rows(query.order_by(LookUpCallRow.id.desc()).limit(_IN_A_ROW))

@@ -38,7 +38,7 @@ class Account:
 
 
 class Accounts(Store):
-    """The accounts."""
+    """The accounts in the database."""
 
     def all(self) -> list[Account]:
         rows = self._database.values(select(AccountRow))
@@ -95,7 +95,7 @@ def _check_not_last_admin(session: Session, row: AccountRow) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiKey:
-    """A stored key (see `app.storage.tables.ApiKeyRow`). per_minute: limit of requests that need computation."""
+    """A stored key (see `app.storage.tables.ApiKeyRow`). per_minute: maximum requests that need computation."""
 
     id: str
     name: str
@@ -108,7 +108,7 @@ class ApiKey:
 
 
 class ApiKeyTable(Store):
-    """The keys."""
+    """The API keys in the database."""
 
     def add(self, key: ApiKey, token_hash: str) -> None:
         row = ApiKeyRow(token_hash=token_hash, **asdict(key) | {"scopes": " ".join(sorted(key.scopes))})
@@ -158,7 +158,7 @@ class Sessions:
         self._database, self._now = database, now
 
     def start(self, account: Account) -> str:
-        """Return a new token, and remove expired ones. Raises DeskError if the account has changed since its check."""
+        """Return a new session's token. Remove expired sessions. Raises DeskError if the account has just changed."""
         token, now = secrets.token_urlsafe(32), self._now()
         expires = now + timedelta(seconds=LIFETIME_S)
         with self._database.write() as session:
@@ -199,10 +199,10 @@ class AuditEntry:
 
 
 class Audit(Store):
-    """The audit log."""
+    """The audit log in the database."""
 
     def record(self, who: str, action: str, subject: str = "") -> None:
-        """Add an entry and remove entries that are too old."""
+        """Add an entry and remove entries older than a year."""
         now = datetime.now(UTC)
         with self._database.write() as session:
             session.execute(delete(AuditRow).where(AuditRow.created < now - KEPT))

@@ -58,7 +58,7 @@ _BY_STATE = {  # by the beginning of SQLSTATE
     "3D000": _MISSING,
     "25006": _READ_ONLY,
     "25P03": _LOST,  # a transaction was idle for too long
-    "42501": Problem("database-read-only", "cannot be written by this user", "make it the owner of the database"),
+    "42501": Problem("database-read-only", "cannot be written by this user", "make this user its owner"),
     "42P07": Problem("database-error", "has tables of another program", "give Warmdesk a database of its own"),
     "40": _BUSY,
     "53100": Problem("disk-full", "cannot grow: its disk is full", "free some space; nothing was changed"),
@@ -108,7 +108,7 @@ def check_encoding(connection: Connection, name: str) -> None:
 
 
 def take_lock(connection: Connection, which: str) -> bool:
-    """Take one of the locks if it is free. `give_locks_back` or the end of the connection releases it."""
+    """Take a lock if it is free, and return whether it was. `give_locks_back` or closing the connection releases it."""
     numbers = {"ours": _OURS, "which": _LOCKS[which]}
     return bool(connection.scalar(text("SELECT pg_try_advisory_lock(:ours, :which)"), numbers))
 

@@ -172,7 +172,7 @@ class ModuleHits:
 
 
 class Statistics(Store):
-    """The numbers, and the measured savings."""
+    """The numbers for the dashboard, and the measured savings."""
 
     def totals(self) -> AnswerTotals:
         """Return totals of all recorded answers and of the stored conversations. The error of times is 5 % at most."""
@@ -201,7 +201,7 @@ class Statistics(Store):
         return self._spans(since, until, step, None if width == seconds else seconds)
 
     def within(self, since: datetime, until: datetime, step: timedelta) -> UsageSpan:
-        """Return the sum of the spans of `over_time`."""
+        """Return the sum of the spans that `over_time` returns."""
         return next(iter(self._spans(since, until, step, _FOREVER_S)), UsageSpan(start=since))
 
     def _spans(self, since: datetime, until: datetime, step: timedelta, added_up: int | None) -> list[UsageSpan]:
@@ -263,7 +263,7 @@ class Statistics(Store):
         return [SupportRow(**row._mapping) for row in self._database.rows(query)]
 
     def used_modules(self, answers: int) -> list[list[tuple[str, int]]]:
-        """Return key and tokens of the modules of the latest answers, by answer, oldest first."""
+        """Return the modules of the latest answers: for each answer a list of (key, tokens), oldest answer first."""
         latest = select(MessageRow.id, MessageRow.created).where(MessageRow.role == "assistant")
         latest = latest.order_by(MessageRow.created.desc()).limit(answers)
         some, use = latest.subquery(), ModuleUseRow

@@ -101,7 +101,7 @@ class StagedEmbeddingRow(Base):
 
 
 class PassageNeighbourRow(Base):
-    """A neighbour of a passage. rank: 0 for the closest. The index on neighbour_id finds a neighbour's passages."""
+    """A neighbour of a passage. rank: 0 for the closest. The index finds the passages that have a neighbour."""
 
     __tablename__ = "passage_neighbours"
 
@@ -187,7 +187,7 @@ class ConversationRow(Base):
 
 class MessageRow(Base):
     """A question or an answer. position: in the conversation, from 0. role: user, assistant or agent. author: the
-    account of an agent. handoff_id: the hand-off during which it was written; hidden from the assistant.
+    account of an agent. handoff_id: the hand-off during which a customer or an agent wrote it.
 
     tokens: the generated token ids, for the prompt of the next turn; None if the text was changed later. model: the
     fingerprint of the model with these token ids. lookup: the fields of a look-up's part. question_id, finish_reason,
@@ -439,7 +439,7 @@ class AccountRow(Base):
 
 
 class SessionRow(Base):
-    """A sign-in. token_hash: see `people`."""
+    """The session of a signed-in account. token_hash: see `people`."""
 
     __tablename__ = "sessions"
 
