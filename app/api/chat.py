@@ -45,7 +45,7 @@ def owner_of(caller: Caller, user: str | None) -> str:
 def count(caller: Caller, keys: Keys) -> None:
     """Count a request that needs computation. Raises ApiError if the key has sent too many within a minute."""
     if wait_s := keys.seconds_to_wait(caller):
-        words = f"this key has sent as many requests as it may in a minute: try again in {wait_s} s"
+        words = f"this key has reached its limit of requests per minute: try again in {wait_s} s"
         raise ApiError(429, words, "rate_limit_exceeded", headers={"retry-after": str(wait_s)})
 
 
@@ -55,7 +55,7 @@ T = TypeVar("T")
 class RunningAnswer(Generic[T]):
     """An answer that its own thread generates, because the framework has few threads. The event loop reads it and never
     waits for the engine. If the client disconnects, generation stops at once and the thread stores the partial answer.
-    Iterate, once, for the pieces; then read `answer`. Must be made in an event loop.
+    Iterate over it once for the pieces, then read `answer`. Must be created in an event loop.
 
     start: starts the answer; it may block and raise. The iteration raises every error of `start` and of the answer.
     """
@@ -173,8 +173,8 @@ def chat_router(desk: Service, keys: Keys) -> APIRouter:
 
     @router.post("/chat/completions")
     async def create_completion(request: Request, body: ChatRequest) -> Response:
-        """Answers the last message. The model "warmdesk" answers from the documents, with sources; the language model's
-        own name answers without them.
+        """Answers the last message. The model "warmdesk" answers from the documents, with sources; the language
+        model, chosen by its own name, answers without them.
         """
         caller = caller_of(request)
         count(caller, keys)
@@ -194,7 +194,7 @@ def _start(desk: Service, body: ChatRequest, owner: str) -> "RunningAnswer[Answe
     *earlier, last = (_said(message) for message in body.messages)
     if body.model == DESK:
         if last.role != "user":
-            raise ApiError(400, "the last message must be the user's", "bad-messages", "messages")
+            raise ApiError(400, "the last message must have the role user", "bad-messages", "messages")
         return RunningAnswer(
             lambda: desk.ask(last.text, owner=owner, conversation_id=body.conversation_id, earlier=earlier)
         )

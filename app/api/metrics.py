@@ -1,7 +1,7 @@
-"""GET /metrics for Prometheus: vLLM's names for metrics that it also has, so its dashboards work, else our own.
+"""GET /metrics for Prometheus. A metric that vLLM also has gets vLLM's name, so dashboards for vLLM work.
 
-Counters and histograms count from the start; gauges are read at each scrape. Readable from this machine, or with a key
-of scope admin. docs/grafana.json is a dashboard.
+Counters and histograms count from the server's start; gauges are read at each scrape. Readable from this machine, or
+with a key of scope admin. docs/grafana.json is a dashboard.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -96,7 +96,7 @@ class Meter:
         return generate_latest(self.registry)
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing: before a scrape, the desk may not be open."""
+        """Return nothing: when this is registered, documents and models may not be loaded yet."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -114,12 +114,12 @@ class Meter:
         yield tier("warmdesk_tier_capacity_bytes", "Capacity of a tier in bytes", load.capacity)
         yield _labelled(CounterMetricFamily, "kind", "warmdesk_evictions", "Evictions, by kind or tier", load.evictions)
         if load.disk_free is not None and load.disk_floor is not None:
-            yield GaugeMetricFamily("warmdesk_disk_free_bytes", "Free bytes on the disk of passages", load.disk_free)
+            yield GaugeMetricFamily("warmdesk_disk_free_bytes", "Free bytes on the disk for passages", load.disk_free)
             yield GaugeMetricFamily("warmdesk_disk_floor_bytes", "Bytes that passages leave free", load.disk_floor)
-        words, unwritten = "Passages that were not written", {"failed": load.failed_writes, "slow": load.skipped_writes}
+        words, unwritten = "Passages not written to disk", {"failed": load.failed_writes, "slow": load.skipped_writes}
         yield _labelled(CounterMetricFamily, "reason", "warmdesk_unwritten_passages", words, unwritten)
         yield CounterMetricFamily("warmdesk_engine_restarts", "Restarts of the engine", load.restarts)
-        yield CounterMetricFamily("warmdesk_memory_shortages", "Passes out of device memory", load.shortages)
+        yield CounterMetricFamily("warmdesk_memory_shortages", "Passes that lacked device memory", load.shortages)
 
 
 def _labelled(

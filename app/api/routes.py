@@ -1,5 +1,5 @@
 """The routes for programs, except chat and metrics: conversations and feedback, documents, hand-offs, models and
-embeddings. Who may call them is in `app.web.access_rules`.
+embeddings. Permissions are in `app.web.access_rules`.
 """
 
 import time
@@ -34,7 +34,7 @@ from app.domain.answers import Handoff
 from app.domain.callers import Id, Line, Record
 from app.domain.documents import StoredDocument
 
-User = Annotated[str | None, Query(max_length=512, description="One of your own users, as named when asking.")]
+User = Annotated[str | None, Query(max_length=512, description="One of your users: `user` of the request body.")]
 
 
 def conversations_router(desk: Service) -> APIRouter:
@@ -51,7 +51,7 @@ def conversations_router(desk: Service) -> APIRouter:
 
     @router.get("/conversations/{conversation_id}")
     def get_conversation(request: Request, conversation_id: Id, user: User = None) -> JSONResponse:
-        """Lists all messages, oldest first."""
+        """Lists all messages of a conversation, oldest first."""
         caller = caller_of(request)
         turns = desk.turns(conversation_id, owner_of(caller, user))
         if not turns:
@@ -81,7 +81,7 @@ def conversations_router(desk: Service) -> APIRouter:
 
     @router.post("/feedback")
     def give_feedback(request: Request, body: FeedbackRequest) -> JSONResponse:
-        """Sets, replaces or (null) removes the rating of an answer."""
+        """Stores the rating of an answer; null removes it."""
         desk.feedback(body.message_id, body.value, body.reason, owner=owner_of(caller_of(request), body.user))
         return JSONResponse({"message_id": body.message_id, "value": body.value})
 
@@ -152,7 +152,7 @@ def handoffs_router(desk: Service, keys: Keys) -> APIRouter:
         caller = caller_of(request)
         count(caller, keys)
         if not body.conversation_id and not body.message:
-            raise ApiError(400, "a new conversation begins with a message", "invalid_value", "message")
+            raise ApiError(400, "send conversation_id, or a message to start", "invalid_value", "message")
         owner = owner_of(caller, body.user)
         handed = desk.hand_off(
             "api", owner=owner, conversation_id=body.conversation_id, text=body.message, email=body.email
@@ -161,7 +161,7 @@ def handoffs_router(desk: Service, keys: Keys) -> APIRouter:
 
     @router.get("/handoffs/{conversation_id}")
     def get_handoff(request: Request, conversation_id: Id, user: User = None) -> JSONResponse:
-        """Returns who answers now. Messages of agents are among the messages of the conversation."""
+        """Returns the latest hand-off of a conversation. The conversation also contains the agents' messages."""
         return JSONResponse(_reply(its(conversation_id, owner_of(caller_of(request), user))))
 
     @router.post("/handoffs/{conversation_id}/messages")
@@ -217,13 +217,13 @@ def models_router(desk: Service, keys: Keys) -> APIRouter:
 
     @router.post("/embeddings")
     async def create_embeddings(request: Request, body: EmbeddingRequest) -> JSONResponse:
-        """Returns texts as vectors of length 1."""
+        """Returns a vector for each text, normalised to length 1."""
         count(caller_of(request), keys)
         names = desk.models()
         if body.model != names.embedder:
             raise ApiError(404, f"there is no embedder {body.model!r}: see /v1/models", "model_not_found", "model")
         if body.dimensions not in (None, names.dimension):
-            raise ApiError(400, f"the embedder gives {names.dimension} dimensions", "invalid_value", "dimensions")
+            raise ApiError(400, f"the embedder has {names.dimension} dimensions", "invalid_value", "dimensions")
         embedded = await run_in_threadpool(desk.embed, body.texts, as_questions=body.input_type == "query")
         in_base64 = body.encoding_format == "base64"
         return JSONResponse(embeddings_reply(embedded, body.model, in_base64=in_base64))

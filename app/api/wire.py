@@ -2,8 +2,8 @@
 object "warmdesk".
 
 An error has the form {"error": {message, type, param, code}} and the right status. Only the errors in `KNOWN` are
-described to the caller; any other is one line, and the log has more. OpenAI's request fields that change nothing here
-are ignored (`metadata`, `seed` of Warmdesk, ...); a field that would change the answer is refused by name. Paths of
+described to the caller; any other error is one general line, and the log has its cause. OpenAI's request fields that
+change nothing here are ignored (`metadata`, ...); a field that would change the answer is refused by name. Paths of
 documents are never sent: a document has an id and a file name.
 """
 
@@ -42,7 +42,7 @@ from app.domain.logs import request_id
 log = logging.getLogger(__name__)
 
 BUSY_S = 5  # seconds until the next try if the server was busy; more if a model server asks for more
-UNEXPECTED = "something went wrong on our side"
+UNEXPECTED = "an unexpected error occurred in the server"
 TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -54,7 +54,7 @@ TYPES = {
 
 
 class _Known(NamedTuple):
-    """A DeskError as shown to a caller. message: used instead of one that names settings. code: OpenAI's, if any."""
+    """A DeskError as a caller sees it. message, code: used instead of its own, for example OpenAI's error code."""
 
     status: int
     message: str | None = None
@@ -146,7 +146,7 @@ def _invalid(error: RequestValidationError) -> ApiError:
 
 
 class ApiRoute(APIRoute):
-    """A route that returns its errors in the form of this file."""
+    """A route that returns every error as the response of an `ApiError`."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -200,7 +200,7 @@ class Message(BaseModel):
 
 
 class StreamOptions(BaseModel):
-    """Options of a stream. include_usage: send the usage in a last chunk without a choice."""
+    """Options of a stream. include_usage: send the token counts in a last chunk, which has no choices."""
 
     include_usage: bool = False
 
@@ -222,25 +222,25 @@ class ChatRequest(OfUser):
     stream_options: StreamOptions | None = None
     conversation_id: Annotated[
         Id | None,
-        Field(description="Continues a stored conversation; its history is used, not the messages."),
+        Field(description="Continues a stored conversation; its history is used, not the earlier messages."),
     ] = None
-    max_tokens: Annotated[int | None, Field(ge=1, description="Of the language model alone.")] = None
+    max_tokens: Annotated[int | None, Field(ge=1, description="Only for the language model.")] = None
     max_completion_tokens: Annotated[int | None, Field(ge=1, description="Newer name of max_tokens.")] = None
-    temperature: Annotated[float | None, Field(ge=0, le=2, description="Of the language model alone.")] = None
-    top_p: Annotated[float | None, Field(gt=0, le=1, description="Of the language model alone.")] = None
-    min_p: Annotated[float | None, Field(ge=0, le=1, description="Of the language model alone.")] = None
-    repetition_penalty: Annotated[float | None, Field(ge=1, le=100, description="Of the language model alone.")] = None
-    presence_penalty: Annotated[float | None, Field(ge=-2, le=2, description="Of the language model alone.")] = None
-    frequency_penalty: Annotated[float | None, Field(ge=-2, le=2, description="Of the language model alone.")] = None
+    temperature: Annotated[float | None, Field(ge=0, le=2, description="Only for the language model.")] = None
+    top_p: Annotated[float | None, Field(gt=0, le=1, description="Only for the language model.")] = None
+    min_p: Annotated[float | None, Field(ge=0, le=1, description="Only for the language model.")] = None
+    repetition_penalty: Annotated[float | None, Field(ge=1, le=100, description="Only for the language model.")] = None
+    presence_penalty: Annotated[float | None, Field(ge=-2, le=2, description="Only for the language model.")] = None
+    frequency_penalty: Annotated[float | None, Field(ge=-2, le=2, description="Only for the language model.")] = None
     logit_bias: Annotated[
         dict[int, Annotated[float, Field(ge=-100, le=100)]] | None,
-        Field(max_length=MOST_BIASES, description="Of the language model alone: added to logits, by token id."),
+        Field(max_length=MOST_BIASES, description="Only for the language model: added to logits, by token id."),
     ] = None
-    logprobs: Annotated[bool | None, Field(description="Of the language model alone.")] = None
+    logprobs: Annotated[bool | None, Field(description="Only for the language model.")] = None
     top_logprobs: Annotated[int | None, Field(ge=0, le=20, description="Needs logprobs.")] = None
-    seed: Annotated[int | None, Field(ge=0, lt=2**63, description="Of the language model alone.")] = None
-    stop: Annotated[Line | list[Line] | None, Field(description="Of the language model alone; up to 4.")] = None
-    n: Annotated[int | None, Field(ge=1, le=1, description="One answer each.")] = None
+    seed: Annotated[int | None, Field(ge=0, lt=2**63, description="Only for the language model.")] = None
+    stop: Annotated[Line | list[Line] | None, Field(description="Only for the language model; up to 4.")] = None
+    n: Annotated[int | None, Field(ge=1, le=1, description="Only 1 is supported.")] = None
 
     @field_validator("stop")
     @classmethod
@@ -259,7 +259,7 @@ class ChatRequest(OfUser):
             if given.get(name):
                 raise ValueError(f"{name}: {why}")
         if self.logprobs and self.model == DESK:
-            raise ValueError("logprobs: only the language model alone has log probabilities")
+            raise ValueError("logprobs: only the language model returns them, not warmdesk")
         if self.top_logprobs and not self.logprobs:
             raise ValueError("top_logprobs: set logprobs to true")
         kind = given.get("response_format")
@@ -282,7 +282,7 @@ class EmbeddingRequest(OfUser):
     model: Line = Field(description="The name of the embedder; see /v1/models.")
     input: Annotated[LongText | list[LongText], Field(description="One text, or up to 256.")]
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: Annotated[int | None, Field(description="The embedder's own, if given.")] = None
+    dimensions: Annotated[int | None, Field(description="Only the embedder's own number.")] = None
     input_type: Annotated[
         Literal["document", "query"], Field(description="Some embedders treat questions differently.")
     ] = "document"
@@ -320,7 +320,7 @@ class FeedbackRequest(OfUser):
 class HandoffRequest(OfUser):
     """The body of POST /v1/handoffs."""
 
-    conversation_id: Annotated[Id | None, Field(description="Default: a new one.")] = None
+    conversation_id: Annotated[Id | None, Field(description="Default: a new conversation.")] = None
     message: Annotated[str, Field(max_length=10_000, description="The customer's message.")] = ""
     email: Annotated[str, Field(max_length=254, description="The customer's e-mail address for the answer.")] = ""
 
@@ -367,7 +367,7 @@ def times(timings: AnswerTimings, caller: Caller) -> dict[str, float]:
 
 
 def desk_fields(answer: Answer, caller: Caller, notice: str | None = None) -> dict[str, Any]:
-    """Return the fields that only Warmdesk has. notice: one more notice."""
+    """Return the fields that only Warmdesk has. notice: to add to the answer's own."""
     notices = [one for one in (answer.notice, notice) if one]
     return {
         "conversation_id": answer.conversation_id,
@@ -385,7 +385,7 @@ def desk_fields(answer: Answer, caller: Caller, notice: str | None = None) -> di
 
 
 def models_reply(names: ModelNames, started: int) -> list[dict[str, Any]]:
-    """Return the allowed values of the field `model`. started: seconds since 1970."""
+    """Return the models for OpenAI's route /v1/models. started: of the server, in seconds since 1970."""
     kinds = ((DESK, "desk"), (names.language, "language"), (names.embedder, "embedding"))
     return [{"id": name, "object": "model", "created": started, "owned_by": DESK, "kind": kind} for name, kind in kinds]
 
