@@ -52,7 +52,7 @@ _OLD_FORM = translatable(
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """The customer whom a link signs in. user: at the company's site. is_fresh: the link was made just now."""
+    """The customer whom a link signs in. user: id at the company's site. is_fresh: made within `FRESH_S`."""
 
     owner: str
     user: str
@@ -97,7 +97,7 @@ _NOBODY = PasswordHasher().hash(secrets.token_urlsafe(18))
 
 
 def ensure_admin(accounts: Accounts) -> str | None:
-    """Make the first account. Returns its password, or None if an account exists. Raises DeskError."""
+    """Create the first account and return its password; None if an account exists. Raises DeskError."""
     if accounts.all():
         return None
     try:
@@ -164,13 +164,13 @@ class Keys(ApiKeyTable):
         """Make a key and return it; it cannot be read again. Raises DeskError for an invalid name or scope."""
         name, wanted = " ".join(name.split()), frozenset(scopes)
         if not name or len(name) > LONGEST_NAME or not name.isprintable():
-            raise DeskError(f"the name of a key has 1 to {LONGEST_NAME} characters", code="bad-key-name")
+            raise DeskError(f"the name of a key needs 1 to {LONGEST_NAME} printable characters", code="bad-key-name")
         if unknown := sorted(wanted.difference(SCOPES)):
             raise DeskError(f"unknown scope {unknown[0]!r}: choose from {', '.join(SCOPES)}", code="bad-scope")
         if not wanted:
             raise DeskError(f"a key needs a scope: {', '.join(SCOPES)}", code="bad-scope")
         if not 1 <= per_minute <= MOST_PER_MINUTE:
-            raise DeskError(f"a key may send 1 to {MOST_PER_MINUTE:,} requests a minute", code="bad-limit")
+            raise DeskError(f"the limit of a key must be 1 to {MOST_PER_MINUTE:,} requests a minute", code="bad-limit")
         token = PREFIX + secrets.token_urlsafe(32)
         key = ApiKey(
             id=secrets.token_hex(6),
@@ -256,7 +256,7 @@ def caller_of(request: Request) -> Caller:
 
 
 class Identity:
-    """Finds callers. Safe to use from any thread; methods that ask the database may raise DeskError."""
+    """Finds the caller of a request. Safe to use from any thread; methods that ask the database may raise DeskError."""
 
     def __init__(
         self,
@@ -266,12 +266,12 @@ class Identity:
         *,
         agents_read_all: bool = False,
     ) -> None:
-        """secret: the setting `visitor_secret`. agents_read_all: the setting."""
+        """secret: the setting `visitor_secret`. agents_read_all: the setting of that name."""
         self._sessions, self._secret, self._find_key = sessions, secret, find_key
         self._agents_read_all = agents_read_all
 
     def signed_in(self, token: str) -> Caller:
-        """Return the account of a session's token. Asks the database."""
+        """Return the account that is signed in with a session's token, else NOBODY. Asks the database."""
         account = self._sessions.account(token) if token else None
         if account is None:
             return NOBODY
@@ -290,7 +290,7 @@ class Identity:
         return NOBODY if claims is None else Caller(owner=owner_of_user(claims["sub"]), user=claims["sub"])
 
     def visitor(self, token: str) -> Caller:
-        """Return the visitor of a cookie from `new_token` or `session`, if valid. Does not ask the database."""
+        """Return the visitor of a cookie from `new_token` or `session`, else NOBODY. Does not ask the database."""
         if "." not in token:
             return _stranger(token)
         claims = self._secret and _claims(token, self._session_key)
@@ -305,7 +305,7 @@ class Identity:
         return Linked(owner_of_user(claims["sub"]), claims["sub"], is_fresh=time.time() - claims["iat"] <= FRESH_S)
 
     def session(self, owner: str, user: str = "") -> str:
-        """The cookie of a customer whom a link signed in. It ends when the secret changes."""
+        """Return the cookie of a customer whom a link signed in. It becomes invalid when the secret changes."""
         return jwt.encode({"sub": owner, "user": user, "exp": int(time.time()) + SESSION_S}, self._session_key, "HS256")
 
     @property

@@ -1,6 +1,6 @@
 """Limits on questions, on guesses of passwords and on requests of API keys, in memory: a restart clears them.
 
-Limits per address count each one under the name from `who_at`. Behind a proxy that is not in `trusted_proxies`, all
+Limits per address count the requests of each name from `who_at`. Behind a proxy that is not in `trusted_proxies`, all
 clients share one address and its limits.
 """
 
@@ -54,8 +54,8 @@ def wait_of(limiter: MovingWindowRateLimiter, limit: RateLimitItem, name: str) -
 
 
 class Windows(MemoryStorage):
-    """The library's moving windows, for a limited number of callers. The library has no such limit. A caller with an
-    ended window is dropped first, then the oldest. Callers must hold a lock.
+    """The moving windows of the library `limits`, for at most `MOST_ASKERS` names. When they are full, a name whose
+    window has ended is dropped, else the oldest name. Not safe for several threads without a lock.
     """
 
     def acquire_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
@@ -68,7 +68,7 @@ class Windows(MemoryStorage):
 VISITORS_AT_AN_ADDRESS = 5
 """An address has this many times a visitor's limit, because a household or an office may share one."""
 _TIMES = {"visitor": 1, "address": VISITORS_AT_AN_ADDRESS}
-PAUSES_A_QUESTION = 3  # unfinished questions that may be searched in the time of one question
+PAUSES_A_QUESTION = 3  # number of searches for unfinished questions that are allowed per question
 
 
 class QuestionLimits:
@@ -108,7 +108,7 @@ class QuestionLimits:
                 self._running = +self._running  # removes names without a running answer
 
     def may_type(self, owner: str, address: str) -> bool:
-        """Return whether a visitor's typing may be searched, and count it. Questions are counted separately."""
+        """Return whether text that a visitor types may be searched, and count it. Questions are counted separately."""
         who = (("visitor", owner), ("address", address))
         with self._lock:
             return all(self._limiter.hit(self._typed[kind], name) for kind, name in who)
@@ -127,7 +127,7 @@ class LoginRateLimiter:
         self._lock = threading.Lock()
 
     def attempt(self, address: str) -> int:
-        """Count a failed try in advance. Return 0, or the seconds to wait if it is not allowed."""
+        """Count an attempt, which `succeeded` undoes. Return 0, or the seconds to wait if it is not allowed."""
         with self._lock:
             return 0 if self._limiter.hit(self._limit, address) else wait_of(self._limiter, self._limit, address)
 
@@ -141,7 +141,7 @@ MOST_BUCKETS: Final = 10_000
 
 
 class Rate:
-    """A token bucket for each caller (Turner, 1986): mean rate per second and burst. Safe to use from any thread."""
+    """Token buckets (Turner, 1986), one a caller. a_second: mean rate. at_once: burst. Safe to use from any thread."""
 
     def __init__(self, a_second: float, at_once: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._a_second, self._at_once, self._clock = a_second, at_once, clock
