@@ -179,7 +179,7 @@ def nothing_text(settings: Settings, language: str) -> str:
 
 
 def human_text(settings: Settings, language: str, page: str = "") -> str:
-    """Return the reply to a request for a person. page: the documents' text about it, shown instead of contacts."""
+    """Return the reply to a request for a person. page: the documents' text on contacts, shown instead of contacts."""
     texts = texts_in(language)
     if page:
         return texts.says["human"] + BETWEEN + page
