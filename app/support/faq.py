@@ -46,7 +46,7 @@ AT_ONCE = 64
 
 
 class Grouping:
-    """Groups answers by their questions. Safe to use from any thread."""
+    """Groups answers whose questions are similar. Safe to use from any thread."""
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
@@ -161,7 +161,7 @@ class FaqEditor:
         asked = {folded_line(text) for text in draft.questions}
         for pair in self._store.pairs():
             if pair.id != id_ and (known := asked & {folded_line(text) for text in pair.questions}):
-                raise DeskError(f"another FAQ already asks {sorted(known)[0]!r}: change that one", code="faq-known")
+                raise DeskError(f"another FAQ pair has the question {sorted(known)[0]!r}: change it", code="faq-known")
 
 
 def checked(draft: FaqDraft) -> FaqDraft:

@@ -1,6 +1,6 @@
 """Hand-offs: the rules that start one, the agents' side and the customer's side.
 
-A rule never fires twice for the same reason. After a hand-off only later answers count, and only once the customer has
+The same answers never cause two hand-offs. After a hand-off only later answers count, and only once the customer has
 asked `PAUSE` more questions, so a conversation does not return to an agent at once. The state of a hand-off is one row
 of the database, changed by buttons, phrases and rules. The language model has no part in it.
 """
@@ -64,24 +64,24 @@ class OpenCase:
 
 
 class AgentQueue:
-    """The agents' side. Safe to use from any thread; every method may raise DeskError."""
+    """The agents' access to hand-offs. Safe to use from any thread; every method may raise DeskError."""
 
     def __init__(self, database: Database, settings: Settings, *, now: Callable[[], datetime] = utc_now) -> None:
         self._handoffs = Handoffs(database, announced=settings.handoff_webhook is not None)
         self._history, self._lookups, self._now = History(database), LookUpStore(database), now
 
     def rows(self) -> list[HandoffOfSomebody]:
-        """Return the hand-offs that wait, have an agent, or have an address. The caller counts as a present agent."""
+        """Return the open hand-offs (`Handoffs.queue`), and record that an agent is present."""
         self._handoffs.watch(self._now())
         return self._handoffs.queue()
 
     def num_waiting(self) -> int:
-        """Return the number of waiting customers. The caller counts as a present agent."""
+        """Return the number of waiting customers, and record that an agent is present."""
         self._handoffs.watch(self._now())
         return self._handoffs.num_waiting()
 
     def case(self, handoff_id: int, agent: str = "") -> OpenCase:
-        """Return a hand-off with its conversation. agent: the reader, except an admin. Raises DeskError
+        """Return a hand-off with its conversation. agent: the reading agent; "" for an admin. Raises DeskError
         "handoff-closed" for a closed hand-off of another agent, because later messages are private.
         """
         self._handoffs.watch(self._now())
@@ -95,7 +95,7 @@ class AgentQueue:
         return OpenCase(of=found, turns=turns, others=others, looked_up=looked_up)
 
     def closed(self, agent: str = "") -> list[HandoffOfSomebody]:
-        """Return the hand-offs that were closed within the last day. agent: who took them; "" for all."""
+        """Return the hand-offs closed within the last day. agent: the account that took them; "" for all."""
         return self._handoffs.closed(self._now() - timedelta(days=1), agent)
 
     def step_in(self, conversation_id: str, owner: str, agent: str) -> int:
@@ -128,7 +128,7 @@ MAX_EMAIL = 254
 
 
 class HandingOff:
-    """The customer's side. Safe to use from any thread; may raise DeskError."""
+    """The customers' access to hand-offs. Safe to use from any thread; may raise DeskError."""
 
     def __init__(
         self, database: Database, history: History, settings: Settings, *, now: Callable[[], datetime] = utc_now

@@ -51,7 +51,7 @@ def body_of(delivery: Delivery, public_url: str | None) -> bytes:
 
 
 class WebhookSender:
-    """Sends during the `with` block; does nothing without the setting `handoff_webhook`."""
+    """Sends due deliveries during the `with` block; does nothing without the setting `handoff_webhook`."""
 
     def __init__(
         self,
