@@ -44,7 +44,7 @@ _ABSENT = frozenset(("gone", "soft-404", "outside"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteRead:
-    """The result of a run. is_complete: no time limit ended it."""
+    """The result of a run. is_complete: the time limit did not end it."""
 
     documents: Selection
     reasons: tuple[ReasonCount, ...]
@@ -73,7 +73,7 @@ class _Notes:
 
 
 class Crawl:
-    """One run."""
+    """One run: `run` reads the pages of a website into its mirror."""
 
     def __init__(
         self,
@@ -88,8 +88,8 @@ class Crawl:
         now: datetime,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """source: the first address. known: returns the documents below an origin. progress: may raise to end the run.
-        clock: seconds.
+        """source: the first address. known: returns the documents of an origin (scheme and host). progress: may raise,
+        to end the run. clock: seconds.
         """
         self._source, self._options, self._mirror = source, options, mirror
         self._fetcher, self._reader, self._known, self._progress = fetcher, reader, known, progress
@@ -150,9 +150,9 @@ class Crawl:
                 message, code=f"website-{'private' if error.reason == 'private' else 'unreachable'}"
             ) from None
         except ValueError:
-            raise DeskError(f"{self._source} leads to no web page: use another address", code="website-moved") from None
+            raise DeskError(f"{self._source} is not a web page: use another address", code="website-moved") from None
         if reply.status != 200:
-            message = f"{self._source} cannot be read: its server says {reply.status}: check the address"
+            message = f"{self._source} cannot be read (status {reply.status}): check the address"
             raise DeskError(message, code="website-unreachable")
         path = self._source[len(origin_of(self._source)) :]
         self._scope = Scope(key_of(origin_of(url) + path), self._options.include, self._options.exclude)
@@ -161,7 +161,7 @@ class Crawl:
     def _obey(self, url: str) -> None:
         self._robots = read_robots(self._fetcher, origin_of(url))
         if not self._robots.allows(url):
-            raise DeskError(f"the robots.txt of {origin_of(url)} forbids to read {url}", code="website-robots")
+            raise DeskError(f"the robots.txt of {origin_of(url)} does not allow reading {url}", code="website-robots")
         self._fetcher.pause_s = max(self._fetcher.pause_s, self._robots.delay_s)
 
     def _probe(self) -> NotFoundPage | None:
@@ -195,7 +195,7 @@ class Crawl:
         if not refusal and depth > _MOST_DEPTH:
             refusal = "deep"
         if not refusal and hops > MOST_HOPS:
-            refusal, detail = "trap", "redirects without end"
+            refusal, detail = "trap", "too many redirects"
         if not refusal and not is_listed and ("#" in shape or "?" in shape):
             self._shapes[shape] += 1
             most = max(_LEAST_OF_A_SHAPE, int(self._options.pages * _SHARE_OF_A_SHAPE))
@@ -219,7 +219,7 @@ class Crawl:
             blocked += record.outcome in ("refused", "failed")
             if done == _FIRST and blocked >= _MOST_BLOCKED:
                 message = (
-                    f"{self._source} refuses to be read ({blocked} of {done} pages): ask its owner, or read it slower"
+                    f"{self._source} refuses to be read ({blocked} of {done} pages): ask its owner or set website_pause"
                 )
                 raise DeskError(message, code="website-refuses")
             self._look_at(record, depth, hops)
@@ -305,7 +305,7 @@ class Crawl:
         try:
             target = self._scope.key(reply.target, reply.url)
         except ValueError:
-            return "failed", "it redirects to no web page", ""
+            return "failed", "it does not redirect to a web page", ""
         if LOGIN.search(target) and not LOGIN.search(reply.url):
             return "login", f"redirects to {target}", ""
         if self._scope.refusal(target, self._today) != "outside":

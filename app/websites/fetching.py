@@ -53,7 +53,7 @@ class FetchFailed(Exception):
 
 
 def is_public(text: str) -> bool:
-    """Return whether an IP address is public; for an IPv4 address within an IPv6 address, whether that one is."""
+    """Return whether an IP address is public. If an IPv6 address contains an IPv4 address, that one decides."""
     try:
         address: IPv4Address | IPv6Address = ip_address(text.partition("%")[0])
     except ValueError:
@@ -78,8 +78,8 @@ def resolve(host: str, port: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guard:
-    """Chooses the address of a host. allow_private: hosts of private networks are also allowed. private_hosts: always
-    allowed, as HOST or HOST:PORT.
+    """Chooses the IP address of a host. allow_private: hosts of private networks are also allowed. private_hosts:
+    always allowed, as HOST or HOST:PORT.
     """
 
     allow_private: bool = False
@@ -265,7 +265,7 @@ def _tls() -> ssl.SSLContext:
 def _in_time(pieces: Iterable[bytes], deadline: float) -> Iterator[bytes]:
     for piece in pieces:
         if time.monotonic() > deadline:
-            raise FetchFailed("unreachable", "it takes too long")
+            raise FetchFailed("unreachable", "the reply takes too long")
         yield piece
 
 

@@ -1,7 +1,7 @@
 """A website as last read: one file for each requested address, and one for each document.
 
-A file is replaced as a whole, so a killed run loses at most the page it was reading. A run has an id until it is
-complete. The next run does not read pages with this id again, and continues with the other pages. A file that cannot be
+A file is replaced as a whole, so a killed run loses at most the page it was reading. After an interrupted run, the next
+run has the same id. It skips the pages that are stored with this id and reads the other pages. A file that cannot be
 read counts as missing: its page is read again.
 """
 
@@ -24,9 +24,9 @@ MOST_ABSENT = 2  # a page is gone if this many complete runs in a row did not fi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageRecord:
-    """The outcome of an address. run: the last run that requested it. outcome: a key of `PAGE_REASONS`.
+    """The result of a page address. run: the last run that requested it. outcome: a key of `PAGE_REASONS`.
     blocks: its text; for a page that cannot be read now, its last known text. absent: complete runs in a row that did
-    not find it. target: the target of its redirect. canonical: the address that the page names as its own.
+    not find it. target: the address to which it redirects. canonical: the address that the page names as its own.
     """
 
     url: str

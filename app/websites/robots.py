@@ -29,7 +29,7 @@ def follow(fetcher: Fetcher, url: str, *, most_bytes: int, cuts: bool = False) -
             url = key_of(reply.target, url)
         except ValueError:
             break
-    raise FetchFailed("failed", "it redirects in a loop, or to no web page")
+    raise FetchFailed("failed", "it redirects too often, or not to a web page")
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ LOGIN = re.compile(r"[/._-](log[-_]?in|sign[-_]?in|sso|oauth2?|saml2?)\b", re.IG
 
 
 def block_key(block: Block) -> int:
-    """Return a number that equal texts share."""
+    """Return a hash of a block's text, without case and white space."""
     text = " ".join(block.text.casefold().split())
     return int.from_bytes(blake2b(text.encode("utf-8", "backslashreplace"), digest_size=8).digest(), "big")
 
@@ -49,7 +49,7 @@ class NotFoundPage:
         object.__setattr__(self, "keys", frozenset(map(block_key, self.blocks)))
 
     def is_like(self, page: WebPage, path: str) -> bool:
-        """Return whether a page is this "not found" page: the blocks that differ are similar without their paths."""
+        """Return whether a page is this "not found" page: apart from equal blocks and the paths, it is similar."""
         others = frozenset(map(block_key, page.blocks))
         own = _text([block for block in page.blocks if block_key(block) not in self.keys], path)
         ours = _text([block for block in self.blocks if block_key(block) not in others], self.path)
@@ -62,7 +62,7 @@ def _text(blocks: list[Block], path: str) -> str:
 
 
 def judge(page: WebPage, path: str, missing: NotFoundPage | None, *, is_start: bool) -> str:
-    """Return a key of `PAGE_REASONS`. missing: the site's answer for an address that cannot exist."""
+    """Return a key of `PAGE_REASONS`; `READ`: it may become a document. missing: the page for unknown addresses."""
     length = sum(len(block.text) for block in page.blocks)
     if not page.may_index:
         return "noindex"
@@ -86,8 +86,8 @@ _ENDS_AT_ONCE = frozenset((READ, "redirect", "noindex", "links", "empty"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """files: one for each document, with its address. known: this website's documents before this run. gone: documents
-    to delete. aliases: addresses with the same text as a document. empty: pages without text of their own.
+    """The chosen documents. files: each with its address. known: this website's documents before this run. gone:
+    documents to delete. aliases: addresses with the same text as a document. empty: pages without text of their own.
     """
 
     files: dict[Path, str]
