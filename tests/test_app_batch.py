@@ -191,7 +191,7 @@ def test_an_interrupted_batch_goes_on_from_its_output(command, tmp_path, capsys,
         assert command(questions) == 130
         assert capsys.readouterr().err == "error: interrupted\n"
         assert command(questions, "--output", output) == 130
-        assert "the same command continues" in capsys.readouterr().err
+        assert "run the same command again" in capsys.readouterr().err
     kept = output.read_text()
     assert kept.count("\n") == 2
     output.write_text(kept + '{"id": "cut')

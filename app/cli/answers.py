@@ -19,12 +19,12 @@ commands = typer.Typer()
 def ask(
     common: Common,
     question: Annotated[str, typer.Argument(help="The question, in quotes.")],
-    conversation: Annotated[str | None, typer.Option(help="Continue this conversation.")] = None,
-    reuse: Annotated[str, typer.Option(help="on, prefix (exact prefixes only) or off.")] = "on",
-    policy: Annotated[str | None, typer.Option(help="fast, balanced or exact; default: as set or calibrated.")] = None,
+    conversation: Annotated[str | None, typer.Option(help="Id of a conversation to continue.")] = None,
+    reuse: Annotated[str, typer.Option(help="Reuse: on, prefix (exact prefixes only) or off.")] = "on",
+    policy: Annotated[str | None, typer.Option(help="fast, balanced or exact. Default: the setting.")] = None,
     collection: Annotated[list[str] | None, typer.Option(help="Search only these collections; default: all.")] = None,
 ) -> None:
-    """Answer one question from the documents. Also while the server runs, which answers it."""
+    """Answer one question from the documents. If the server runs, it answers the question."""
     from msgspec import convert
 
     from app.cli.reports import print_answer
@@ -58,8 +58,8 @@ def batch(
         typer.Option(help="Append each answer to this file at once; questions with an answer there are skipped."),
     ] = None,
 ) -> int:
-    """Answer many questions, grouped by the passages and prefixes that their prompts share. Also while the server
-    runs, which answers them.
+    """Answer many questions, grouped by the passages and prefixes that their prompts share. If the server runs, it
+    answers them.
     """
     try:
         from msgspec import to_builtins
@@ -121,7 +121,7 @@ def adapt(
     seed: Annotated[int, typer.Option(help="Random seed of the examples.")] = 0,
 ) -> None:
     """Train a LoRA adapter, so that separately encoded passages give nearly the same answers as passages encoded
-    together. Resumes.
+    together. An interrupted run resumes.
     """
     from app.cli.reports import print_training
     from app.training import adapt as train
@@ -138,7 +138,7 @@ def train_ranker(
     data: Annotated[list[Path], typer.Option(help="JSON lines {src, title, context, qas}, also .gz; may be repeated.")],
     output: Annotated[Path | None, typer.Option(help="Folder of the ranker; default: in the data folder.")] = None,
     minutes: Annotated[float, typer.Option(help="Maximum minutes.", min=0.01)] = 60.0,
-    go_on: Annotated[bool, typer.Option(help="Continue from the ranker in use, for your own questions.")] = False,
+    go_on: Annotated[bool, typer.Option(help="Train the ranker in use further, with your questions.")] = False,
     leave_out: Annotated[str, typer.Option(help="Sources reserved for measuring, comma-separated.")] = "",
     local: Annotated[str, typer.Option(help="Sources whose questions do not name their document.")] = "",
     seed: Annotated[int, typer.Option(help="Random seed of the batches.")] = 0,

@@ -15,8 +15,8 @@ commands = typer.Typer()
 bench = typer.Typer(no_args_is_help=True, help="Measure speed and memory.")
 commands.add_typer(bench, name="bench")
 
-Threads = Annotated[str | None, typer.Option(help="Thread counts; default: all.")]
-Write = Annotated[Path | None, typer.Option(help="Write the table between two lines of a file; an error names them.")]
+Threads = Annotated[str | None, typer.Option(help="Thread counts, comma-separated; default: all.")]
+Write = Annotated[Path | None, typer.Option(help="Write the table into this file, between two marker lines.")]
 Plot = Annotated[Path | None, typer.Option(help="Draw the result into this .svg file.")]
 Arms = Annotated[str, typer.Option(help="Variants, comma-separated. Those with transformers take minutes.")]
 LlamaServerPath = Annotated[
@@ -32,7 +32,7 @@ def thread_counts(threads: str | None) -> tuple[int, ...]:
 
 
 def chosen(text: str | None, known: tuple[str, ...], option: str = "--arms") -> tuple[str, ...]:
-    """Read --arms. Raises DeskError."""
+    """Return the names in a comma-separated option; all known ones for None. Raises DeskError for an unknown name."""
     names = known if text is None else tuple(name.strip() for name in text.split(","))
     if strange := [name for name in names if name not in known]:
         raise DeskError(f"{option} has {strange[0]!r}: choose from {', '.join(known)}", code="usage")
@@ -80,15 +80,15 @@ def need(section: str, write: Path | None, plot: Path | None = None) -> None:
 @takes("data_dir", "model", "as_json")
 def latency(
     common: Common,
-    documents: Annotated[str, typer.Option(help="Document tokens, comma-separated.")] = ("512,2048"),
+    documents: Annotated[str, typer.Option(help="Numbers of document tokens, comma-separated.")] = ("512,2048"),
     threads: Threads = None,
-    repeats: Annotated[int, typer.Option(help="Runs of every arm.", min=1)] = 3,
+    repeats: Annotated[int, typer.Option(help="Runs of each variant.", min=1)] = 3,
     arms: Arms = "no_reuse,reuse,llama.cpp same file,llama.cpp without cache",
     llama_server: LlamaServerPath = None,
     write: Write = None,
     plot: Plot = None,
 ) -> None:
-    """Time to the first token by the length of the documents, with and without reuse, compared with transformers and
+    """Measure the time to the first token by document length, with and without reuse, compared with transformers and
     llama.cpp: as ratios to full prefill and to the machine's lower bound, and the cost of each document token.
     """
     from evals.report import draw_latency
@@ -124,7 +124,7 @@ def whole_desk(
     write: Write = None,
 ) -> None:
     """Measure waiting times of operators: commands, indexing, a killed ingest, server start, search; and memory. With
-    --data-dir the data stay, and the next run measures it without indexing.
+    --data-dir the data stay, and the next run skips indexing.
     """
     from app.desk.batch import read_questions
     from evals.speed.desk import markdown, measure_desk
@@ -141,10 +141,10 @@ def whole_desk(
 def prompt_cache(
     common: Common,
     threads: Threads = None,
-    repeats: Annotated[int, typer.Option(help="Runs of every arm.", min=1)] = 5,
+    repeats: Annotated[int, typer.Option(help="Runs of each variant.", min=1)] = 5,
     write: Write = None,
 ) -> None:
-    """Time to the first token of the Prompt Cache paper's three use cases, with and without reused modules."""
+    """Measure the time to the first token in the three use cases of the Prompt Cache paper, with and without reuse."""
     from evals.speed.use_cases import markdown, measure_use_cases
 
     need("prompt-cache", write)
@@ -167,14 +167,14 @@ def throughput(
     zipf: Annotated[float, typer.Option(help="Zipf exponent of the popularity; 0: all equally popular.", min=0)] = 1.0,
     requests: Annotated[
         int | None,
-        typer.Option(help="Number of questions of each arm.", min=1, show_default="four of each client, at least 8"),
+        typer.Option(help="Number of questions per variant.", min=1, show_default="four of each client, at least 8"),
     ] = None,
     arms: Arms = "warmdesk,llama.cpp same file",
     llama_server: LlamaServerPath = None,
     write: Write = None,
     plot: Plot = None,
 ) -> None:
-    """Many concurrent clients, compared with llama.cpp and transformers: tokens per second, time to the first token."""
+    """Measure throughput and time to the first token with many clients, compared with llama.cpp and transformers."""
     from evals.report import draw_throughput
     from evals.speed.throughput import ARMS, LoadTest, markdown, measure_throughput
 
@@ -201,12 +201,12 @@ def decode(
     common: Common,
     documents: Annotated[int, typer.Option(help="Document tokens before the answers.", min=1)] = 1024,
     conversations: Annotated[str, typer.Option(help="Numbers of concurrent answers, comma-separated.")] = "1,8",
-    repeats: Annotated[int, typer.Option(help="Runs of every arm.", min=1)] = 3,
+    repeats: Annotated[int, typer.Option(help="Runs of each variant.", min=1)] = 3,
     arms: Arms = "warmdesk,llama.cpp same file",
     llama_server: LlamaServerPath = None,
     write: Write = None,
 ) -> None:
-    """Tokens per second after the first one, compared with llama.cpp and transformers."""
+    """Measure tokens per second after the first token, compared with llama.cpp and transformers."""
     from evals.speed.decode import ARMS, markdown, measure_decode
 
     names = chosen(arms, ARMS)
@@ -228,11 +228,11 @@ def decode(
 @takes("data_dir", "model", "as_json")
 def floor(
     common: Common,
-    documents: Annotated[str, typer.Option(help="Document tokens, comma-separated.")] = "2048,7000",
+    documents: Annotated[str, typer.Option(help="Numbers of document tokens, comma-separated.")] = "2048,7000",
     threads: Threads = None,
     write: Write = None,
 ) -> None:
-    """Memory bandwidth and matrix products of this machine, and the speed they allow the model."""
+    """Measure memory bandwidth and matrix products of this machine, and compute the model speed that they allow."""
     from evals.speed.models import markdown, measure_floors
 
     need("floor", write)
@@ -245,11 +245,11 @@ def floor(
 @takes("data_dir", "as_json")
 def index(
     common: Common,
-    vectors: Annotated[int, typer.Option(help="Windows of the vector index.", min=1)] = 1_000_000,
-    keywords: Annotated[int, typer.Option(help="Windows of the keyword index.", min=1)] = 100_000,
+    vectors: Annotated[int, typer.Option(help="Number of windows in the vector index.", min=1)] = 1_000_000,
+    keywords: Annotated[int, typer.Option(help="Number of windows in the keyword index.", min=1)] = 100_000,
     write: Write = None,
 ) -> None:
-    """Memory, files and times of search indexes with made-up passages."""
+    """Measure memory, file sizes and times of search indexes with made-up passages."""
     from evals.speed.index import markdown, measure_index
 
     need("index", write)
@@ -267,8 +267,8 @@ def memory(
     llama_server: LlamaServerPath = None,
     write: Write = None,
 ) -> None:
-    """KV memory of conversations that share modules, compared with one copy of the modules plus each conversation's own
-    KV; and the resident memory, compared with llama.cpp.
+    """Measure the KV memory of conversations that share modules, compared with one copy of the modules plus each
+    conversation's own KV; and the resident memory, compared with llama.cpp.
     """
     from evals.speed.memory import markdown, measure_memory
 
@@ -294,7 +294,7 @@ def eviction(
     write: Write = None,
     plot: Plot = None,
 ) -> None:
-    """Which modules stay in memory, compared with LRU, LFU, known popularity and the clairvoyant optimum."""
+    """Compare the eviction of modules with LRU, LFU, known popularity and the clairvoyant optimum."""
     from evals.report import draw_eviction
     from evals.speed.eviction import PASSAGES, draw_trace, markdown, measure_eviction, read_trace
 
@@ -317,13 +317,13 @@ def eviction(
 @takes("data_dir", "device", "as_json")
 def gpu(
     common: Common,
-    rows: Annotated[str | None, typer.Option(help="Comma-separated; default: all, see docs/gpu.md.")] = None,
+    rows: Annotated[str | None, typer.Option(help="Table rows, comma-separated; default: all (docs/gpu.md).")] = None,
     minutes: Annotated[float, typer.Option(help="Maximum minutes for all rows.", min=0.1)] = 10,
     write: Write = None,
     plot: Plot = None,
 ) -> None:
     """Measure a GPU: correctness, first token by memory tier, decoding, memory. Baselines are transformers and the
-    GPU's limits. Models have random weights, and are tiny without a GPU. Default of --device: cuda if there is one.
+    GPU's limits. Models have random weights, and are tiny without a GPU. Default of --device: cuda with a GPU.
     """
     from evals.gpu.plan import PLANS
     from evals.gpu.run import drawing_of, markdown, measure_gpu

@@ -104,12 +104,12 @@ def add(
         int | None, typer.Option(help="Minutes between two runs.", show_default="60; websites 1440")
     ] = None,
     collection: Annotated[str, typer.Option(help="Collection of the documents.")] = "",
-    pages: Annotated[int, typer.Option(help="Website: most pages to ask for in a run.")] = WHOLE_SITE.pages,
+    pages: Annotated[int, typer.Option(help="Website: maximum pages to request in a run.")] = WHOLE_SITE.pages,
     include: Annotated[
-        list[str] | None, typer.Option(help='Website: further pages of its host, as "/faq/*". May be repeated.')
+        list[str] | None, typer.Option(help='Website: more pages of its host, like "/faq/*". May be repeated.')
     ] = None,
     exclude: Annotated[
-        list[str] | None, typer.Option(help='Website: pages to leave out, as "/blog/*". May be repeated.')
+        list[str] | None, typer.Option(help='Website: pages to skip, like "/blog/*". May be repeated.')
     ] = None,
     is_try: Annotated[
         bool, typer.Option("--try", help="Website: read its first pages, report, and store nothing.")
@@ -159,7 +159,7 @@ def run(
     common: Common,
     source: Annotated[str | None, typer.Argument(help="The folder or website.", show_default="all")] = None,
     remove_gone: Annotated[
-        bool, typer.Option("--remove-gone", help="Website: remove its missing pages, also if they are many.")
+        bool, typer.Option("--remove-gone", help="Website: delete documents of missing pages, even if many.")
     ] = False,
 ) -> int:
     """Read one folder or website, or all, now, and report the changes."""

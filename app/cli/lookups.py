@@ -17,7 +17,7 @@ commands.add_typer(lookups, name="lookups")
 @lookups.command()
 @takes("data_dir", "as_json")
 def check(
-    common: Common, file: Annotated[Path | None, typer.Argument(help="The file; default: the desk's own.")] = None
+    common: Common, file: Annotated[Path | None, typer.Argument(help="The file; default: the configured file.")] = None
 ) -> int:
     """Check a file of look-ups, and name each mistake with its line."""
     from app.lookups.calling import secrets_of
@@ -72,9 +72,9 @@ def try_lookup(
     common: Common,
     name: Annotated[str, typer.Argument(help="Name of the look-up.")],
     given: Annotated[
-        list[str] | None, typer.Argument(metavar="VALUE=...", help="Its values, as order=AB-123456.")
+        list[str] | None, typer.Argument(metavar="VALUE=...", help="Values, for example order=AB-123456.")
     ] = None,
-    user: Annotated[str, typer.Option(help="Who is signed in, for identity signed_in.")] = "",
+    user: Annotated[str, typer.Option(help="Id of the signed-in user, for identity signed_in.")] = "",
 ) -> int:
     """Send one request, and show it with its answer. The secret is masked."""
     from app.lookups.calling import try_out

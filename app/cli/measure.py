@@ -32,7 +32,7 @@ def quality(
     data: Annotated[
         Path, typer.Option(help="JSON lines {src, title, context, qas}, or a list {question, answers, ctxs}.")
     ],
-    policies: Annotated[str, typer.Option(help="Comma-separated; see docs/evidence.md.")] = (
+    policies: Annotated[str, typer.Option(help="Policies, comma-separated; see docs/evidence.md.")] = (
         "full,exact,balanced,fast,prompt_cache,random,fewer,gold,none"
     ),
     passages: Annotated[int, typer.Option(help="Number of passages in a request.", min=1)] = 5,
@@ -40,7 +40,7 @@ def quality(
     conversations: Annotated[bool, typer.Option("--conversations", help="Only follow-up questions.")] = False,
     write: Annotated[Path | None, typer.Option(help="Write the table into this file, and a plot next to it.")] = None,
 ) -> None:
-    """Compare answers with and without reuse: fidelity to full attention, and share with the gold answer. Resumes."""
+    """Compare answers with and without reuse: fidelity to full attention, share with the gold answer. Can resume."""
     from evals.answers.quality_run import draw, markdown, measure_quality
     from evals.report import write_section
 
@@ -134,7 +134,7 @@ def helpdesk(
 @takes("data_dir", "embedder", "as_json")
 def eval_lookups(
     common: Common,
-    data: Annotated[Path, typer.Option(help="JSON lines {message, lookup, kind, language}, or {question}: no wish.")],
+    data: Annotated[Path, typer.Option(help="JSON lines {message, lookup, kind, language}; lookup may be missing.")],
 ) -> None:
     """Measure which messages start or offer a look-up, with the documents and look-ups of the data folder."""
     from app.domain.json_lines import read_json_lines
@@ -158,7 +158,7 @@ def recall(
         ),
     ] = QUESTIONS,
     limit: Limit = None,
-    leave_out: Annotated[str, typer.Option(help="Sources whose questions do not name their document.")] = "policyqa",
+    leave_out: Annotated[str, typer.Option(help="Sources of questions to skip, comma-separated.")] = "policyqa",
     distractors: Annotated[
         list[Path] | None,
         typer.Option(help="More documents {title, context, qas} to search. Their questions are not asked."),
@@ -168,7 +168,7 @@ def recall(
     ] = None,
     write: Write = None,
 ) -> None:
-    """Measure whether search finds the right document, and recognises that there is none."""
+    """Measure whether search finds the right document, and recognises questions that no document answers."""
     from evals.answers.recall import markdown, measure_recall
     from retrieval.search.embedding import SentenceEmbedder
 

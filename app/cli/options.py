@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # each command imports only what it needs, so `--help` and li
     from app.desk.service import Changes
     from app.storage.database import Database
 
-INTERRUPTED = "interrupted; finished work is kept, and the same command continues"
+INTERRUPTED = "interrupted; finished work is saved: run the same command again to continue"
 
 
 def fail(code: str, message: str, *, status: int = 1, details: dict[str, object] | None = None) -> NoReturn:
@@ -41,7 +41,7 @@ def fail(code: str, message: str, *, status: int = 1, details: dict[str, object]
 
 
 def known_error(error: Exception) -> tuple[str | None, dict[str, object]]:
-    """Code and details of an intended error of `cache` or `retrieval`; no code for a programming error."""
+    """Return code and details of an expected error of `cache` or `retrieval`; no code for a programming error."""
     from cache.errors import CacheError, PMLError
     from retrieval.errors import RetrievalError
 
@@ -94,7 +94,7 @@ class Common:
     as_json: bool
 
     def show(self, document: Any, for_people: Callable[[], object]) -> None:
-        """Show the result of a command: its one JSON document, which may hold times, or the output of `for_people`."""
+        """Show the result of a command: one JSON document, which may contain times, or the output of `for_people`."""
         if self.as_json:
             print(json.dumps(document, ensure_ascii=False, default=datetime.isoformat))
         else:
@@ -172,7 +172,7 @@ def open_stored(settings: Settings) -> "Iterator[Database]":
 
 
 def load_languages() -> None:
-    """Load the recognition of languages. It decompresses for half a second, while other modules are imported."""
+    """Load language recognition, which takes half a second. Run it while other modules are imported."""
     from retrieval.text.terms import language_of
 
     language_of("a")
@@ -215,7 +215,7 @@ def find_served(common: Common) -> Callable[..., dict[str, Any]] | None:
     running = find_running(common.settings.data_dir)
     given = [f"--{name}" for name, value in common.flags.items() if value is not None and name != "data_dir"]
     if running is not None and given:
-        progress_line(f"note: done by the running server; {', '.join(given)} ignored, it keeps its own settings")
+        progress_line(f"note: the running server does this with its own settings; {', '.join(given)} ignored")
     return running
 
 

@@ -161,7 +161,7 @@ def delete(common: Common, owner: Owner = "", user: User = "") -> None:
     counts = ", ".join(f"{number:,} {name}" for name, number in erased.items())
 
     def show() -> None:
-        print(f"removed of {whose}: {counts}; {KEPT}")
+        print(f"deleted from {whose}: {counts}; {KEPT}")
         print_old_copies(copies)
 
     common.show(document, show)

@@ -36,7 +36,7 @@ def plan(
     per_machine: Annotated[int, typer.Option(help="Number of engines on a machine.", min=1)] = 1,
     document_tokens: Annotated[int, typer.Option(help="Number of tokens in a document.", min=1)] = 200,
     per_request: Annotated[int, typer.Option(help="Number of documents for a question.", min=1)] = 4,
-    related: Annotated[float, typer.Option(help="Probability that they have the same topic.", min=0, max=1)] = 0.8,
+    related: Annotated[float, typer.Option(help="Probability that these have one topic.", min=0, max=1)] = 0.8,
     zipf: Annotated[float, typer.Option(help="Zipf exponent: higher means more skewed.", min=0, max=4)] = 1.0,
     question_tokens: Annotated[int, typer.Option(help="Number of tokens in a question.", min=1)] = 24,
     answer_tokens: Annotated[int, typer.Option(help="Mean number of tokens in an answer.", min=1)] = 48,
@@ -49,7 +49,7 @@ def plan(
     ] = 1.0,
     costs: Annotated[
         Path | None,
-        typer.Option(help="Costs of forward passes.", show_default="costs-N.json in the data folder, or measured"),
+        typer.Option(help="File of forward pass costs.", show_default="costs-N.json in the data folder, or measured"),
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
 ) -> None:

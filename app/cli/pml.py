@@ -48,7 +48,7 @@ def print_advice(advice: dict[str, Any]) -> None:
         place = f"line {finding['line']}: " if finding["line"] else ""
         print(f"{place}{finding['what']}\n    {finding['tokens']} tokens; {finding['cure']}")
     if not advice["findings"]:
-        print("nothing found that breaks reuse")
+        print("nothing prevents reuse")
     if advice["kind"] == "prompt" and advice["schema"] is None:
         print(f"new text and arguments: {advice['tokens']} tokens, computed in every request")
     else:
@@ -73,12 +73,12 @@ TemplateName = Annotated[
 def check(
     common: Common,
     schema: SchemaFile,
-    prompt: Annotated[Path | None, typer.Argument(help="File with a <prompt> for it.")] = None,
+    prompt: Annotated[Path | None, typer.Argument(help="File with a <prompt> for the schema.")] = None,
     tokenizer: TokenizerName = None,
     template: TemplateName = None,
     max_positions: Annotated[int | None, typer.Option(help="Usable position ids; default: the model's.", min=1)] = None,
     baseline: Annotated[bool, typer.Option("--baseline", help="Show what is computed without reuse.")] = False,
-    add: Annotated[list[Path] | None, typer.Option(help="Another schema; may be repeated.")] = None,
+    add: Annotated[list[Path] | None, typer.Option(help="File of another schema; may be repeated.")] = None,
     remove: Annotated[list[str] | None, typer.Option(help="Remove a schema by name.")] = None,
 ) -> None:
     """Check a schema, and a prompt for it; show their position ids. The model computes nothing."""
@@ -94,9 +94,9 @@ def check(
 def run(
     common: Common,
     schema: SchemaFile,
-    prompt: Annotated[Path, typer.Argument(help="File with a <prompt> for it.")],
+    prompt: Annotated[Path, typer.Argument(help="File with a <prompt> for the schema.")],
     max_tokens: Annotated[int, typer.Option(help="Maximum tokens of the answer.", min=1)] = 128,
-    reuse: Annotated[str, typer.Option(help="on, prefix (exact prefixes only) or off.")] = "on",
+    reuse: Annotated[str, typer.Option(help="Reuse: on, prefix (exact prefixes only) or off.")] = "on",
 ) -> None:
     """Run a prompt on the configured model. Encoded modules are stored for the next run."""
     from app.pml import run_prompt
@@ -117,7 +117,7 @@ def export(
     common: Common,
     output: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
     slots: Annotated[
-        int | None, typer.Option(help="Maximum passages of a prompt; default: the setting.", min=1)
+        int | None, typer.Option(help="Maximum passages of a prompt; default: the setting passages.", min=1)
     ] = None,
 ) -> None:
     """Write the documents as a PML schema: slots are unions over documents, documents unions over their passages."""

@@ -35,7 +35,7 @@ def print_ingest(report: dict[str, Any]) -> None:
     new, kept, dropped = changes["new"], changes["kept"], changes["dropped"]
     print(f"{report['passages']} passages: {new} new{rate}, {kept} kept, {dropped} dropped")
     print(
-        f"{modules['encoded']} passages encoded, {modules['kept']} were already, {modules['dropped']} dropped"
+        f"{modules['encoded']} passages encoded, {modules['kept']} were already encoded, {modules['dropped']} dropped"
         + (f", {modules['waiting']} wait for a question: memory is full" if modules["waiting"] else "")
     )
     print(
@@ -56,10 +56,10 @@ def print_backup(backup: dict[str, Any]) -> None:
 def print_restored(restored: dict[str, Any]) -> None:
     print(f"{restored['restored']}: {restored['files']} files of {restored['created']}")
     if restored["aside"] is not None:
-        print(f"the replaced files are in {restored['aside']}: delete that folder when all works")
+        print(f"the replaced files are in {restored['aside']}: delete that folder when everything works")
     for kind, said, cure in (("accounts", "accounts", "accounts remove"), ("keys", "API keys", "keys revoke")):
         if names := ", ".join(restored[kind]):
-            print(f"{said} as in the backup: {names} (`warmdesk {cure} NAME` ends one)")
+            print(f"{said} as in the backup: {names} (remove one: `warmdesk {cure} NAME`)")
     if restored["note"]:
         print(f"note: {restored['note']}")
     if restored["database"] is None:
@@ -70,16 +70,16 @@ def print_restored(restored: dict[str, Any]) -> None:
 
 def print_old_copies(copies: Sequence[str]) -> None:
     if copies:
-        print(f"note: the files replaced by a restore are in {', '.join(copies)}: delete them when all works")
+        print(f"note: the files replaced by a restore are in {', '.join(copies)}: delete them when everything works")
 
 
 def print_forgotten(forgotten: dict[str, Any], server: ModelServer | None) -> None:
     removed = forgotten["removed"]
     print(f"Forgot {forgotten['document']}")
     print(
-        f"removed {removed['passages']} passages, {removed['vectors']} of them from the vectors, {removed['keywords']} "
-        f"texts from the keywords, {removed['quotes']} quotations, {removed['modules']} encoded passages; looked for "
-        "them again: nothing is left"
+        f"removed {removed['passages']} passages, {removed['vectors']} from the vector index, {removed['keywords']} "
+        f"texts from the keyword index, {removed['quotes']} quotations, {removed['modules']} encoded passages; "
+        "checked: nothing is left"
     )
     if server is not None:
         print(f"note: the model's server {server.url} may still have its text in its cache")
@@ -117,7 +117,7 @@ def print_batch(batch: dict[str, Any]) -> None:
         print("the tokens of a cold start cannot be counted")
     else:
         print(
-            f"from a cold start it would be {tokens['computed_cold_ungrouped']:,} in the order of the file, "
+            f"from a cold start: {tokens['computed_cold_ungrouped']:,} in the order of the file, "
             f"{tokens['computed_cold_grouped']:,} grouped"
         )
 
@@ -178,7 +178,7 @@ def print_overview(overview: Overview) -> None:
         print(f"{tier}: {size(used)} of {size(overview.tier_capacity[tier])}")
     if overview.disk_space is not None and overview.disk_space.is_short:
         free, floor = size(overview.disk_space.free), size(overview.disk_space.floor)
-        print(f"the disk is nearly full: {free} are free, encoded passages are deleted until {floor} are")
+        print(f"the disk is nearly full: {free} are free, encoded passages are deleted until {floor} are free")
     for module in overview.modules[:5]:
         if module.hits:
             print(f"saved {module.saved:,} tokens: {module.document} {module.passage} ({module.hits} uses)")
@@ -207,7 +207,7 @@ def print_training(result: dict[str, Any], folder: Path) -> None:
     before = "" if result["held_out_before"] is None else f", before {result['held_out_before']:.3f}"
     print(f"held-out loss {result['held_out']:.3f}{before}")
     if not result["held_out_documents"]:
-        print("too few documents to hold any out: the loss is of trained documents")
+        print("too few documents for a held-out set: the loss is of trained documents")
     if result["held_out_moved"] is not None:
         print(f"full attention differs from before by {result['held_out_moved']:.3f} nats a token")
     print(f"use it: WARMDESK_ADAPTER={folder} warmdesk serve")
@@ -227,7 +227,7 @@ def print_savings(savings: Savings) -> None:
 
 @contextmanager
 def progress_bar() -> Iterator[Report]:
-    """A bar per stage on stderr; nothing if stderr is not a terminal."""
+    """Show a bar per stage on stderr, if it is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -64,12 +64,12 @@ def order(socket: Path, path: str, body: dict[str, Any], progress: Any = no_prog
             client.stream("POST", f"http://desk{path}", json=body) as response,
         ):
             if response.status_code != 200:
-                message = f"the running server answered {response.status_code}: restart it"
+                message = f"the running server returned status {response.status_code}: restart it"
                 raise DeskError(message, code="desk-refused")
             return read_events(response.iter_lines(), progress)
     except httpx.HTTPError as error:
         raise DeskError(
-            f"the running server is lost ({error or type(error).__name__}): finished work is saved, try again",
+            f"the server connection is lost ({error or type(error).__name__}): finished work is saved, try again",
             code="desk-lost",
         ) from error
 
@@ -81,7 +81,7 @@ def find_running(folder: Path) -> Callable[..., dict[str, Any]] | None:
 
 
 def read_events(lines: Any, progress: Callable[..., None]) -> dict[str, Any]:
-    lost = DeskError("the running server is lost: finished work is saved, try again", code="desk-lost")
+    lost = DeskError("the server connection is lost: finished work is saved, try again", code="desk-lost")
     for line in lines:
         try:
             event = json.loads(line)
