@@ -68,7 +68,7 @@ def test_uploads_say_what_came_of_each_file_and_stay_said(page, site, tmp_path):
     assert lines == [
         "unreadable.md: no text in it",
         "cards.md: added, 3 passages",
-        "large.txt: The file is larger than 20 MB. Split it, or save it smaller.",
+        "large.txt: The file is larger than 20 MB. Split it, or reduce its size.",
     ]
     until(lambda: "/desk/uploads/cards.md" in text(page, "#documents"))
     assert "3 documents" in text(page, ".wd-facts")
@@ -118,7 +118,7 @@ def test_a_website_is_tried_added_and_stopped(page, site):
     until(lambda: "Forbidden by robots.txt: 2" in text(page, "#tried"))
     assert "https://help.example.com/orders (status 401)" in text(page, "#tried")
     click(page, "#synchronise [type=submit]")
-    until(lambda: "Many pages are gone" in text(page, "#synchronised"))
+    until(lambda: "Many pages are missing" in text(page, "#synchronised"))
     until(lambda: "every day" in text(page, "#folders"))
     assert site.desk.synced.folders["https://held.example.com"].site.exclude == ("/blog/*", "/shop/*")
     assert not page.execute_script(shown)
@@ -129,7 +129,7 @@ def test_a_website_is_tried_added_and_stopped(page, site):
     page.refresh()
     until(lambda: "Being read now: 3 of 9." in text(page, "#folders"))
     click(page, "[data-act=stop]")
-    until(lambda: "it stops soon" in text(page, "#synchronised"))
+    until(lambda: "the run stops soon" in text(page, "#synchronised"))
     site.desk.synced.in_progress.clear()
 
 

@@ -1,5 +1,5 @@
-"""Signing in and out of the admin area, and the admins' pages of accounts, API keys and the audit log. Plain forms; a
-secret that is shown once is in the response and is not stored.
+"""Sign-in and sign-out of the admin area, and the admins' pages of accounts, API keys and the audit log. A new password
+or key is shown once, in the response; only its hash is stored.
 """
 
 import re

@@ -87,7 +87,7 @@ class ChatFlow:
         self._lock = threading.Lock()
 
     def arrive(self, conversation_id: str, reader: Reader) -> ChatView:
-        """Show a conversation after the page is loaded, as `open` does. The reader's running question continues."""
+        """Show a conversation after the page is loaded, like `open`. A running question of the page continues."""
         with self._lock:
             is_asking = reader.session in self._runs
         return ChatView() if is_asking else self.open(conversation_id, reader)

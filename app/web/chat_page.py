@@ -1,5 +1,5 @@
-"""The chat page: Gradio components and their wiring, with the line of a hand-off and errors as toasts. Behaviour is in
-`chat_flow`, appearance in templates/chat and desk.css.
+"""The chat page: Gradio components and their wiring, with the status line of a hand-off and errors as toasts. Behaviour
+is in `chat_flow`, appearance in templates/chat and desk.css.
 
 The list shows the visitor's own conversations. The id of the open one is in the address bar and in a hidden field of
 the page, never on the server. The page polls for an agent's messages every two seconds, only while an agent answers. A
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def shown_as_toast(language: str) -> Iterator[None]:
-    """Turn a DeskError into Gradio's toast."""
+    """Show a DeskError as a Gradio toast."""
     try:
         yield
     except DeskError as error:
@@ -85,7 +85,7 @@ def _text(sent: object) -> str:
 
 
 def _word(sent: object) -> str:
-    """Return an id or a word; "" for a longer text."""
+    """Return an id or a word, cut at the maximum length of an id; "" if it is not text."""
     return _text(sent)[:LONGEST_ID]
 
 
@@ -93,8 +93,8 @@ PERIOD_S = 2.0
 
 
 class HandoffPart:
-    """The line of a hand-off. Create it at its place on the page; call `connect` once the other parts exist. html: the
-    part that shows it.
+    """The status line of a hand-off. Create it at its place on the page; call `connect` once the other parts exist.
+    html: the part that shows it.
     """
 
     def __init__(self, flow: ChatFlow, view: HandoffView, html: gr.HTML) -> None:

@@ -1,5 +1,5 @@
-"""Routes of the chat: export and deletion of a visitor's data, signing out, text being typed, the line of a hand-off,
-and the widget for other sites.
+"""Routes of the chat: export and deletion of a visitor's data, signing out, text being typed, the status line of a
+hand-off, and the widget for other sites.
 
 The widget is a script that another site's page loads, the page in its frame, and their routes. It behaves like the chat
 page (`chat_flow`), without the list of conversations. A frame of another site has no cookies, so the page sends the
@@ -98,7 +98,7 @@ TALK = translatable("Talk to a person")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandoffLine:
-    """The line. live: an agent answers, so the page must poll. mark: changes with the line and with every message."""
+    """The status line of a hand-off. live: an agent answers; the page polls. mark: changes with line and messages."""
 
     conversation_id: str
     html: str
@@ -107,7 +107,7 @@ class HandoffLine:
 
 
 class HandoffView:
-    """The text and the buttons of the line. Safe to call from several threads."""
+    """Makes the status line of a hand-off, with its buttons. Safe to call from several threads."""
 
     def __init__(
         self, desk: Service, settings: Settings, limits: QuestionLimits, *, now: Callable[[], datetime] = utc_now
@@ -192,8 +192,8 @@ class WidgetVerdict(BaseModel):
 
 
 class WidgetRequest(BaseModel):
-    """A request for an agent. act: ask or end (`HandoffView.act`); "" changes nothing. email: required if no agent is
-    present.
+    """A request for an agent. act: ask or end (`HandoffView.act`); "" changes nothing. email: required outside
+    of office hours.
     """
 
     session: Id

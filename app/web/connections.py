@@ -16,7 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 MOST: Final = 512
 """Maximum connections. Browsers' idle connections are closed after five seconds."""
 HEAD_S: Final = 15.0  # seconds for a request's first line and headers
-STALLED_S: Final = 30.0  # seconds for reading some of the response, and for a body before its speed counts
+STALLED_S: Final = 30.0  # maximum seconds without reading the response; for a body, before its speed counts
 SLOWEST_BODY: Final = 10_000  # minimum bytes per second of a body after that
 LOOKED_AT: Final = 32  # sample size: one of these connections is closed
 LOOK_S: Final = 5.0  # seconds between two checks of all connections
@@ -25,7 +25,7 @@ _HELD = "connection held"
 
 @contextmanager
 def held(scope: Scope) -> Iterator[None]:
-    """Inside this block a request waits for its sender's limit. Its connection may be closed for a new one."""
+    """Mark a request in this block as waiting for its sender's limit: its connection may be closed for a new one."""
     state: dict[str, Any] = scope.setdefault("state", {})
     state[_HELD] = True
     try:
@@ -35,12 +35,12 @@ def held(scope: Scope) -> Iterator[None]:
 
 
 class BoundedConnection(H11Protocol):
-    """One connection. uvicorn makes it, and calls its methods in the event loop. h11 limits a request's head, which
-    httptools, uvicorn's other parser, does not.
+    """One connection. uvicorn creates it, and calls its methods in the event loop. It uses the parser h11, which limits
+    the size of a request's head; uvicorn's other parser, httptools, does not.
     """
 
     _since = 0.0
-    """Time when the client began to delay us, or sent the current work, in seconds of the loop's clock."""
+    """Time when the client began to delay us, or sent the current request, in seconds of the loop's clock."""
     _taken = 0
     """Received bytes of the current request's body."""
     _watch: asyncio.TimerHandle | None = None

@@ -30,7 +30,7 @@ _CLOCK, _DATE = "%H:%M", translatable("%-d %b")
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """The range of a chart. ticks: labels along the time axis. label: their format."""
+    """The time range of a chart. ticks: number of parts between labels of the time axis. label: their format."""
 
     words: str
     length: timedelta
@@ -104,7 +104,7 @@ class Axis:
 
     @property
     def width(self) -> float:
-        """The width of a step."""
+        """Return the width of a step, in units of the chart (of 100)."""
         return 100 * self.range.step / self.range.length
 
     @property

@@ -70,9 +70,9 @@ def events(
     *,
     until_left: bool = False,
 ) -> StreamingResponse:
-    """Run work in a separate thread, which continues if the client disconnects. words: the text of an error, given its
-    code and Warmdesk's own line. work: reports with a `Progress`, which also takes other values by name. until_left:
-    the next report after the client disconnected ends the work.
+    """Run work in a separate thread and send its progress and result as lines of JSON. work: gets a `Progress`, which
+    also takes other values by name. words: returns the text of an error for its code and Warmdesk's own line. The work
+    continues if the client disconnects; until_left: its next report then ends it.
     """
     waiting: queue.Queue[dict[str, Any]] = queue.Queue()
     has_left = threading.Event()

@@ -3,8 +3,8 @@
 The server's own names follow the setting `public_url`, because a proxy may hide the browser's address. Without it, a
 server on loopback accepts loopback names only, and a server on the network accepts any. With TLS, cookie names have a
 prefix, so that browsers accept them over TLS only, and a visitor's cookie only from this host. A page of a neighbouring
-domain cannot set one. Gradio evaluates HTML templates with `new Function`, which needs 'unsafe-eval'. Inline scripts
-need a nonce. Out of scope: TLS, limits on requests (`pacing`), the size of bodies (`middleware`).
+domain cannot set such a cookie. Gradio evaluates HTML templates with `new Function`, which needs 'unsafe-eval'. Inline
+scripts need a nonce. Out of scope: TLS, limits on requests (`pacing`), the size of bodies (`middleware`).
 """
 
 import logging
@@ -79,7 +79,7 @@ SCRIPT, PAGE = "/widget.js", "/widget"
 
 @dataclass(frozen=True, slots=True)
 class SiteCookie:
-    """A cookie. name: without TLS. prefix: before the name with TLS. path: URL path to which it is sent."""
+    """A cookie. name: without TLS. prefix: precedes the name with TLS. path: URL path to which it is sent."""
 
     name: str
     prefix: str
@@ -138,7 +138,7 @@ _HEADERS = {
 
 
 class Guard:
-    """Wraps the whole application."""
+    """Checks each request before the application handles it."""
 
     def __init__(self, app: ASGIApp, *, site: Site, identity: Identity, widget_origins: Sequence[str] = ()) -> None:
         """widget_origins: origins of sites that may show the widget; none: the widget is off."""
@@ -237,11 +237,11 @@ class Guard:
             if caller == NOBODY:
                 words = "A key is needed: send it as `Authorization: Bearer KEY`."
                 return refused(request, 401, words, "invalid_api_key")
-            return refused(request, 403, "This key may not do that: it has other scopes.", "forbidden")
+            return refused(request, 403, "This key lacks the scope for this request.", "forbidden")
         if caller == NOBODY:
             words = translatable("This page needs its cookie: allow cookies for it, and load it again.")
             return _refused(request, 401, words)
-        return _refused(request, 403, translatable("Your account may not do that."))
+        return _refused(request, 403, translatable("Your account does not have this permission."))
 
     async def _caller(self, request: Request, is_admin_area: bool) -> Caller:
         if is_admin_area:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # FastAPI is imported later: the server answers before that
 
 
 class BodyLimit:
-    """Refuses requests with a larger body. most: bytes, by path. refused: the response."""
+    """Refuses requests with a body that is too large. most: returns the maximum bytes for a path."""
 
     def __init__(self, app: ASGIApp, *, most: Callable[[str], int], refused: Callable[[Request], Response]) -> None:
         self._app, self._most, self._refused = app, most, refused
@@ -95,7 +95,7 @@ class ReadyAnswer:
         self._look: Future[Sequence[str]] | None = None
 
     async def answer(self, besides: Sequence[str] = (), awaited: str = "") -> Response:
-        """Return 200, or 503 with the missing parts and the awaited step. besides: more missing parts."""
+        """Return 200, or 503 with the missing parts and the awaited step. besides: parts to name if these are ready."""
         if self._look is None or self._look.done():
             self._look = in_own_thread(self._missing)
         if missing := [*await asyncio.wrap_future(self._look)] or [*besides]:

@@ -1,6 +1,6 @@
 """Limits on the number of requests.
 
-A request above the limit of its visitor or IP address waits. It is refused if it is still above the limit then.
+A request above the limit of its visitor or IP address waits. If it is still above the limit afterwards, it is refused.
 Refusals also cost time, and clients mostly retry at once, so refusals are delayed. Out of scope: connections
 (`connections`); questions (`app.access.limits`); programs, which have their own limits; signed-in users.
 """

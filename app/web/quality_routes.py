@@ -64,7 +64,7 @@ def add_quality_routes(app: FastAPI, desk: Service, transcripts: Transcripts, re
         caller = caller_of(request)
         found = transcripts.drafted(message, "" if caller.reads_all else caller.name) if message else None
         if found is None and message and not caller.reads_all:  # the message may be in any conversation
-            return refused(request, 403, translatable("Your account may not do that."), "forbidden")
+            return refused(request, 403, translatable("Your account does not have this permission."), "forbidden")
         pairs = desk.quality.faq()
         asked = FaqDraft(question=question, answer="", wordings=tuple(wording or ()))
         draft = found or asked
@@ -146,7 +146,7 @@ _WORDS = {
     "handoff-closed": translatable("This conversation is with the assistant again."),
     "no-suggestion": translatable("The documents have no answer to the customer's last message."),
     "not-taken": translatable("Take this conversation before you answer."),
-    "bad-message": translatable("An answer has 1 to 10,000 characters."),
+    "bad-message": translatable("An answer must have 1 to 10,000 characters."),
     "no-such-handoff": translatable("This conversation no longer exists."),
     "no-such-conversation": translatable("This conversation no longer exists."),
 }

@@ -1,10 +1,10 @@
 """The pages' HTML: templates in the reader's language, answers, sources and errors.
 
-Every value in a template is escaped. Templates have their own texts in _("..."), where a % is written %%, and texts of
-variables in `translated(text)`. An answer is rendered as safe HTML with a little Markdown: paragraphs, line breaks,
-lists, **bold**, *italic*, `code`; headings become bold lines. Raw HTML, images, links, tables and LaTeX stay text. Only
-the contacts of the settings become links, and only in Warmdesk's own text (`linked`). Customers see a text for the
-error's code. Warmdesk's own error texts name settings, commands and files, and are only logged.
+Every value in a template is escaped. A template writes its own texts as _("..."), with %% for %, and translates the
+text of a variable with `translated(text)`. An answer is rendered as safe HTML with a little Markdown: paragraphs, line
+breaks, lists, **bold**, *italic*, `code`; headings become bold lines. Raw HTML, images, links, tables and LaTeX stay
+text. Only the contacts of the settings become links, and only in Warmdesk's own text (`linked`). Customers see a text
+for the error's code. Warmdesk's own error texts name settings, commands and files, and are only logged.
 """
 
 import re
@@ -184,15 +184,15 @@ _ERROR_WORDS = {
 _FOR_ADMINS = {
     "module-in-use": translatable("An answer uses this passage now. Try again in a moment."),
     "module-unknown": translatable("This passage no longer exists, or its text has changed."),
-    "bad-name": translatable("A name has 1 to 80 letters, digits and . _ @ -"),
+    "bad-name": translatable("A name must consist of 1 to 80 letters, digits and . _ @ -"),
     "bad-role": translatable("Choose a role: agent or admin."),
     "account-exists": translatable("An account with this name exists already. Choose another name."),
     "account-unknown": translatable("This account no longer exists."),
     "last-admin": translatable("This is the last admin. Make another account an admin first."),
     "own-account": translatable("This is your own account. Another admin can change it."),
-    "bad-key-name": translatable("The name of a key has 1 to 80 characters."),
+    "bad-key-name": translatable("The name of a key must have 1 to 80 characters."),
     "bad-scope": translatable("Choose at least one scope of the key."),
-    "bad-limit": translatable("A key may send 1 to 100,000 requests a minute."),
+    "bad-limit": translatable("The limit of a key must be 1 to 100,000 requests a minute."),
     "key-exists": translatable("A key with this name exists already. Revoke it first, or choose another name."),
     "key-unknown": translatable("No key with this name is in use."),
     "runs-elsewhere": translatable("The language model is remote: its memory cannot be changed here."),
@@ -201,7 +201,7 @@ _FOR_ADMINS = {
 
 _OF_DOCUMENTS = {
     "ingestion-running": translatable("Documents are already being added. Try again when that is done."),
-    "upload-too-large": translatable("The file is larger than 20 MB. Split it, or save it smaller."),
+    "upload-too-large": translatable("The file is larger than 20 MB. Split it, or reduce its size."),
     "bad-name": translatable("This is not a valid name of a document or collection. Choose another one."),
     "document-unknown": translatable("This document no longer exists."),
     "forget-incomplete": translatable("It could not be deleted completely. Try again."),
@@ -211,7 +211,7 @@ _OF_DOCUMENTS = {
         "A folder or website is synchronised into this collection. Stop reading it first."
     ),
     "sync-gone": translatable("There is no such folder. Is its disk mounted?"),
-    "sync-unreadable": translatable("The server may not read this folder. Give its user the permission."),
+    "sync-unreadable": translatable("The server has no permission to read this folder. Give its user the permission."),
     "sync-nothing": translatable(
         "No document in this folder can be read now, so its documents stay. Is its disk mounted?"
     ),
@@ -219,20 +219,20 @@ _OF_DOCUMENTS = {
     "sync-system": translatable("This folder is hidden or belongs to the system. Choose another one."),
     "sync-own-folder": translatable("This folder contains the server's own files. Choose one with documents only."),
     "sync-overlap": translatable("A synchronised folder or website has the same documents. Stop reading it first."),
-    "sync-interval": translatable("Choose 5 minutes to 31 days."),
-    "sync-collection": translatable("The name of a collection has at most 80 characters."),
+    "sync-interval": translatable("Choose an interval from 5 minutes to 31 days."),
+    "sync-collection": translatable("The name of a collection must not exceed 80 characters."),
     "sync-unknown": translatable("This folder or website is no longer synchronised."),
     "sync-held": translatable(
-        "Many pages are gone, so nothing was changed. Look at the website. If that is right, delete the missing pages."
+        "Many pages are missing, so nothing was changed. Check the website. If they are gone, delete the missing pages."
     ),
-    "sync-stopped": translatable("It was stopped. The next run continues from there."),
-    "website-nothing": translatable("No page of it can be read. The report says why."),
+    "sync-stopped": translatable("The run was stopped. The next run continues from there."),
+    "website-nothing": translatable("No page of this website can be read. The report shows the reasons."),
     "website-address": translatable("This is not the address of a website. Write it as https://help.example.com."),
-    "website-patterns": translatable("A pattern begins with / and has at most 200 characters, for example /blog/*."),
+    "website-patterns": translatable("A pattern must begin with / and not exceed 200 characters, for example /blog/*."),
     "website-private": translatable(
         "This website is in a private network. If it may be read, add its host to the setting private_hosts."
     ),
-    "website-refuses": translatable("The website refuses to be read. Ask its owner, or set a longer website_pause."),
+    "website-refuses": translatable("The website refuses the requests. Ask its owner, or set a longer website_pause."),
     "internal": translatable("Something went wrong on our side. The server's log has more."),
 }
 

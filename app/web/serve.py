@@ -113,7 +113,7 @@ class DeskServer(uvicorn.Server):
 
 
 class Start:
-    """A server that listens, for the thread that opens its desk. address: as customers write it, without "/"."""
+    """The listening server, for the thread that loads the models. address: as customers write it, without "/"."""
 
     def __init__(self, opening: Opening, server: DeskServer, address: str) -> None:
         self.opening, self.server, self.address = opening, server, address
@@ -121,7 +121,7 @@ class Start:
         self._has_ended = False
 
     def enter(self, context: AbstractContextManager[T]) -> T:
-        """Enter a context until the server ends. Raises DeskError if it has."""
+        """Enter a context and leave it when the server ends. Raises DeskError if the server has ended."""
         with self._lock:
             if self._has_ended:
                 raise DeskError("the server was stopped while it started", code="stopped")

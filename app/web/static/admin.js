@@ -1,4 +1,4 @@
-// For all admin pages: times, the number of waiting customers, a question before what cannot be undone, and pages that draw themselves again.
+// For all admin pages: shows times and the number of waiting customers, asks before actions that cannot be undone, and redraws live pages.
 "use strict";
 
 const since = new Intl.RelativeTimeFormat(document.documentElement.lang, { style: "short", numeric: "auto" });
@@ -8,7 +8,7 @@ function ago(moment) {
   return minutes > -1440 ? since.format(Math.round(minutes / 60), "hour") : since.format(Math.round(minutes / 1440), "day");
 }
 
-// A time without words gets some: with data-ago how long ago it was.
+// Fill in empty times. With data-ago, show how long ago the time was.
 function showTimes() {
   for (const time of document.querySelectorAll("time[datetime]:not([datetime=''])")) {
     const moment = new Date(time.dateTime);
@@ -18,7 +18,7 @@ function showTimes() {
   }
 }
 
-// The number of customers who wait, in the navigation and the title of every page.
+// Show the number of waiting customers in the navigation and the title of every page.
 const title = document.title;
 function showWaiting(number) {
   document.getElementById("wd-waiting").textContent = number || "";
@@ -34,12 +34,12 @@ document.addEventListener("submit", (event) => {
   if (sure && !window.confirm(sure)) event.preventDefault();
 });
 
-// Only what has changed is drawn, so that a selection and the focus stay elsewhere.
+// Redraw only the changed parts, so that other parts keep their selection and the focus.
 const live = document.querySelector("main[data-live]");
 let seen = [...(live?.children ?? [])].map((part) => part.outerHTML);
 async function redrawLive() {
   const response = await fetch(window.location.href).catch(() => null);
-  if (!response?.ok) return; // the old numbers stay, and the next look may succeed
+  if (!response?.ok) return; // the old numbers stay; the next attempt may succeed
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
   const fresh = [...page.querySelector("main").children];
   const now = fresh.map((part) => part.outerHTML);

@@ -1,5 +1,5 @@
-// What the buttons of an answer do in the chat page and in the widget. Stands before chat.js and widget_page.js.
-// word: a data attribute of the place, which holds the words in the page's language.
+// The actions of an answer's buttons, in the chat page and in the widget. Loaded before chat.js and widget_page.js.
+// word: name of a data attribute of the place. It contains a text in the page's language.
 const say = (place, word) => {
   const said = place.querySelector(".wd-said");
   const words = said.dataset[word] ?? "";
@@ -18,7 +18,7 @@ const press = (button) => {
   return value;
 };
 
-// What a reader chose, and what he wrote.
+// The reason that the reader chose, and the text that the reader wrote.
 const reasonOf = ({ submitter, target }) => [submitter?.value, target.reason.value].filter(Boolean).join(": ");
 
 const showSource = (button) => {

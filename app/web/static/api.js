@@ -1,5 +1,5 @@
-// The page of the API: sends what is tried out, and shows what comes back. The key stays in its field: no cookie goes
-// along, so that nothing is allowed here that a program could not do with the same key.
+// The page of the API: sends test requests and shows their responses. The key is stored only in its field. No cookie is
+// sent, so a request here has only the permissions of its key.
 "use strict";
 
 function addressOf(form) {

@@ -15,7 +15,7 @@ const beginRename = (item) => {
 
 const endRename = (form) => {
   if (form.hidden) return;
-  form.hidden = true; // first: hiding ends the focus, which would come here again
+  form.hidden = true; // first: hiding removes the focus, which calls this function again
   form.closest("li").querySelector(".wd-open").hidden = false;
 };
 
@@ -43,7 +43,7 @@ element.addEventListener("click", (event) => {
   if (act === "source") showSource(button);
   if (act === "copy") copy(button);
   if (act === "skip") {
-    event.preventDefault(); // the address names the open conversation
+    event.preventDefault(); // the part of the URL after "#" is the open conversation
     document.querySelector("#wd-box textarea")?.focus();
   }
   if (act === "menu") {
@@ -54,7 +54,7 @@ element.addEventListener("click", (event) => {
 
 element.addEventListener("submit", (event) => {
   const form = event.target;
-  if (form.hasAttribute("action")) return; // it leaves the page
+  if (form.hasAttribute("action")) return; // the browser sends this form
   event.preventDefault();
   if (form.email) { trigger("person", { act: "ask", email: form.email.value }); return; }
   if (form.dataset.act === "rename") {
@@ -77,7 +77,7 @@ element.addEventListener("keydown", (event) => {
   if (form && event.key === "Escape") { endRename(form); event.stopPropagation(); }
 });
 
-let typed; // searching waits until nothing was typed for a moment
+let typed; // timer: search starts after a pause in typing
 element.addEventListener("input", (event) => {
   if (event.target.dataset.act !== "find") return;
   clearTimeout(typed);

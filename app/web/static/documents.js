@@ -1,10 +1,10 @@
-// The admin's page of documents: uploads one file after another, reads synchronised folders, forgets on request, says
-// what came of it, and redraws what has changed.
+// The admins' page of documents: uploads files one by one, reads synchronised folders, deletes documents, shows the
+// results, and redraws the changed parts.
 "use strict";
 
 const redrawn = () => redraw([".wd-facts", "#folders", "#listed"]);
 const part = (id) => document.getElementById(id);
-const reason = (error) => (error instanceof TypeError ? words("broken") : error.message); // fetch says nothing better
+const reason = (error) => (error instanceof TypeError ? words("broken") : error.message); // fetch gives no better reason
 
 function say(id, text, failed = false) {
   part(id).textContent = text;
@@ -57,7 +57,7 @@ async function upload(event) {
 async function read(folder, path, body) {
   const show = (text) => say("synchronised", `${folder}: ${text}`);
   show(words("starting"));
-  const soon = window.setTimeout(redrawn, 2000); // with a button that stops it
+  const soon = window.setTimeout(redrawn, 2000); // then the page has a button that stops the run
   try {
     const result = await follow(await send(path, body), show);
     const left = result.num_files ? ` ${words("left_out", { number: result.num_files })}` : "";
@@ -75,7 +75,7 @@ async function read(folder, path, body) {
 
 const isWebsite = () => /^https?:\/\//i.test(part("folder").value.trim());
 
-// A website has more to choose, and is read once a day.
+// A website has more fields, and is read once a day by default.
 function adapt() {
   const changed = part("site").hidden === isWebsite();
   part("site").hidden = part("try").hidden = !isWebsite();
@@ -138,7 +138,7 @@ function change(button) {
   part("every").focus();
 }
 
-// Sends, and says at a place what came of it.
+// Send a request and show its result in the element `id`.
 async function tell(id, path, body, said, before = "") {
   try {
     const done = await follow(await send(path, body), () => {});

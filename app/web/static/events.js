@@ -1,4 +1,4 @@
-// For the admin's pages: the page's own words, and a stream of events from the server.
+// For admin pages: the texts of the page, and the stream of events from the server.
 "use strict";
 
 const WORDS = JSON.parse(document.getElementById("words").textContent);
@@ -21,7 +21,7 @@ async function follow(response, show) {
   }
 }
 
-// Draws parts of the page again, as they are at an address now.
+// Fetch a page and redraw parts of this page from it.
 async function redraw(places, address = window.location.href) {
   const response = await fetch(address);
   if (!response.ok) return;

@@ -1,7 +1,7 @@
-// Runs once for the chat page: keeps the answer's beginning in view, labels Gradio's own controls, closes the drawer.
+// Runs once for the chat page: keeps the start of the answer visible, labels Gradio's controls, closes the side list.
 const label = () => {
   const words = document.querySelector(".wd-hint")?.dataset;
-  if (!words) return; // they come with the first answer of the server
+  if (!words) return; // the first response of the server contains them
   document.querySelector("#wd-box textarea")?.setAttribute("aria-label", words.question);
   for (const [name, said] of [["submit-button", words.send], ["stop-button", words.stop]]) {
     const button = document.querySelector(`#wd-box .${name}`);
@@ -9,7 +9,7 @@ const label = () => {
   }
 };
 
-// What a screen reader is told: that an answer is on its way, and the whole answer when it has ended.
+// The text for screen readers: an answer is being written, then the whole answer.
 const speak = (words) => {
   const region = document.querySelector("#wd-spoken");
   if (region) region.textContent = words;
@@ -18,13 +18,13 @@ const speak = (words) => {
 const start = () => {
   const scroller = document.querySelector("#wd-scroll");
   const foot = document.querySelector("#wd-foot");
-  if (!scroller || !foot) { requestAnimationFrame(start); return; } // Gradio mounts the parts one by one
+  if (!scroller || !foot) { requestAnimationFrame(start); return; } // Gradio adds the parts one by one
   let asking = false;
-  let conversation; // whose end was shown
-  let top = null; // where the reader was taken when the question was sent, until he scrolls himself
+  let conversation; // the conversation that was last scrolled to its end
+  let top = null; // scroll position set when the question was sent; null after the reader scrolls
   for (const act of ["wheel", "touchmove", "pointerdown", "keydown"])
     scroller.addEventListener(act, () => { top = null; }, { passive: true });
-  // The question goes to the top, with as much room below it as that takes: so the answer's beginning stays where it is
+  // Scroll the question to the top, and add the space below that this needs. Then the start of the answer does not move
   // while the answer grows.
   const hold = () => {
     const question = [...scroller.querySelectorAll(".wd-question")].pop();
@@ -44,12 +44,12 @@ const start = () => {
       speak(document.querySelector("#wd-live .wd-waiting")?.innerText ?? live.innerText);
     }
     if (!live && asking) {
-      conversation = location.hash || null; // it may have its address only now
+      conversation = location.hash || null; // a new conversation gets its id only now
       speak([...document.querySelectorAll("#wd-transcript .wd-text")].pop()?.innerText ?? "");
     }
     if (live || conversation === null || conversation === location.hash) hold();
     else {
-      conversation = location.hash; // a conversation was opened: show its end
+      conversation = location.hash; // another conversation was opened: show its end
       scroller.style.removeProperty("--wd-room");
       scroller.scrollTop = scroller.scrollHeight;
     }
@@ -60,7 +60,7 @@ const start = () => {
 };
 start();
 
-// A person may join unasked: look once a minute while the page is seen, and when it is seen again.
+// An agent may join without a request: check every minute while the page is visible, and when it becomes visible.
 const look = () => { if (!document.hidden && location.hash) trigger("look", {}); };
 setInterval(look, 60_000);
 document.addEventListener("visibilitychange", look);
@@ -70,9 +70,9 @@ document.addEventListener("click", (event) => {
   if (!event.target.closest("#wd-side, .wd-header")) closeDrawer();
 });
 whileTyping("#wd-box textarea", async (text) => {
-  if (document.querySelector(".wd-hint")?.dataset.typing === undefined) return; // the desk does not want it
+  if (document.querySelector(".wd-hint")?.dataset.typing === undefined) return; // the server does not search early
   const body = JSON.stringify({ text, conversation_id: location.hash.slice(1) });
   await fetch("/typing", { method: "POST", headers: { "content-type": "application/json" }, body, keepalive: true });
 });
-// The open conversation's id stands in the address after "#"; writing it ourselves raises no hashchange.
+// The URL contains the open conversation's id after "#". Our own changes of it cause no hashchange event.
 window.addEventListener("hashchange", () => location.reload());

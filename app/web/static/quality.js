@@ -1,4 +1,4 @@
-// The agents' pages: saves, pins and deletes FAQs, and shows how far each is.
+// The agents' pages: saves, pins and deletes FAQ pairs, and shows the progress.
 "use strict";
 
 async function save(pair, show) {
@@ -21,7 +21,7 @@ async function submit(event) {
   line.className = "";
   try {
     const saved = await save(pair, show);
-    form.dataset.id = saved.id; // what is saved next changes this one
+    form.dataset.id = saved.id; // the next save changes this pair
     if (saved.problem) {
       line.className = "wd-error";
       show(`${words("unasked")} ${saved.problem}`);

@@ -1,11 +1,11 @@
-// The agents' pages: draws what changed every two seconds, and sends what the agent does.
+// The agents' pages: redraws the changed parts every two seconds, and sends the agent's actions.
 "use strict";
 
 const PERIOD_MS = 2000;
 const problem = document.getElementById("wd-problem");
 const { rows, case: home } = document.body.dataset;
 
-// An unchanged part stays as it is, so that typed text, open sources and the focus survive.
+// An unchanged part is not redrawn, so it keeps typed text, open sources and the focus.
 const drawn = {};
 function draw(id, html) {
   if (drawn[id] === html) return;
@@ -20,7 +20,7 @@ function draw(id, html) {
   if (id === "wd-controls" && (!first || focused === "wd-answer")) document.getElementById("wd-answer")?.focus();
 }
 
-// A half-written answer survives the end of the case (read-only then) and a new sign-in.
+// An unsent answer is kept when the case is closed (then read-only) and during a new sign-in.
 function unsent(first) {
   const stored = first ? sessionStorage.getItem(home) : "";
   if (first) sessionStorage.removeItem(home);
@@ -32,7 +32,7 @@ function keep(typed) {
   else document.getElementById("wd-controls").append(Object.assign(document.createElement("textarea"), { id: "wd-unsent", value: typed, readOnly: true, ariaLabel: turns.dataset.unsent, title: turns.dataset.unsent }));
 }
 
-// Messages are only ever added; those that are there keep what the agent opened in them.
+// Only new messages are added, so sources that the agent opened in earlier messages stay open.
 const turns = document.getElementById("wd-turns");
 function drawTurns(html) {
   const fresh = document.createElement("template");
@@ -44,7 +44,7 @@ function drawTurns(html) {
 }
 
 function show(now) {
-  if (now.case) window.location.assign(now.case); // it goes on under another number
+  if (now.case) window.location.assign(now.case); // the conversation continues as another case
   else if (now.text) insert(now.text);
   else if (rows) {
     draw("wd-rows", now.rows);
@@ -88,7 +88,7 @@ async function answer(form) {
   box.focus();
 }
 
-// Below what is there: an agent corrects it before it is sent.
+// Insert a text below the typed text. The agent can correct it before sending.
 function insert(text) {
   const box = document.getElementById("wd-answer");
   box.value = box.value.trim() && !box.value.startsWith("/") ? `${box.value}\n\n${text}` : text;
@@ -96,12 +96,12 @@ function insert(text) {
   box.focus();
 }
 
-// "/" and some words: the FAQ that has them.
+// After "/", list the FAQ pairs that contain the typed words.
 async function search(box) {
   const list = document.getElementById("wd-faq");
   const query = box.value.slice(1);
   const found = box.value.startsWith("/") ? await fetch(`/admin/queue/faq?${new URLSearchParams({ query })}`) : null;
-  if (box.value.slice(1) !== query) return; // more was typed
+  if (box.value.slice(1) !== query) return; // the text has changed meanwhile
   const pairs = found?.ok ? await found.json() : [];
   list.replaceChildren(...pairs.map((pair) => {
     const button = Object.assign(document.createElement("button"), { type: "button", textContent: pair.question, title: pair.answer });

@@ -1,10 +1,10 @@
-// The round button on a page of another site, and the frame in which the chat opens. The server calls this function
-// with the desk's name, colour and words. The page's own styles do not reach what stands here, and nothing of it is inline.
+// The round button on a page of another site, and the frame in which the chat opens. The server adds a call
+// of this function with name, colour and texts. The page's styles do not affect these elements, and no style is inline.
 (desk) => {
   const tag = document.currentScript;
   const { origin } = new URL(tag.src);
   const language = tag.dataset.language ?? navigator.language;
-  // A light page gets a light chat, whatever the visitor's system prefers.
+  // A light page gets a light chat, even if the visitor's system prefers dark.
   const theme = () => {
     const named = ["light", "dark"].find((one) => one === tag.dataset.theme);
     const paint = Object.assign(document.createElement("canvas"), { width: 1, height: 1 }).getContext("2d");
@@ -44,7 +44,7 @@
   const button = root.querySelector("button");
   frame.title = desk.name;
 
-  // To the desk's own page only: the token says who the customer is.
+  // Only for the server's own page: the token identifies the customer.
   const greet = () => frame.contentWindow.postMessage({ warmdesk: "open", visitor: tag.dataset.visitor ?? "", shown: !frame.hidden }, origin);
   const load = () => {
     frame.style.colorScheme = theme();
@@ -63,7 +63,7 @@
     if (frame.src) greet();
     else load();
   };
-  // Whether a person has the conversation. Some browsers keep nothing.
+  // Store or return whether an agent has the conversation. Some browsers store nothing.
   const kept = (value) => {
     try {
       if (value) sessionStorage.setItem(host.id, value);
@@ -85,7 +85,7 @@
   button.setAttribute("aria-label", words.open);
   const add = () => {
     document.body.append(host);
-    if (kept() === "yes") load(); // a person answers: the customer learns of it on every page of the site
+    if (kept() === "yes") load(); // an agent answers: every page of the site shows new messages
   };
   if (document.body) add();
   else document.addEventListener("DOMContentLoaded", add);

@@ -1,5 +1,5 @@
-// The chat within a page of another site. A frame there has no cookies: the visitor's token is kept here and sent in a
-// header. One that the page hands over is used and not kept, because it is the page that knows who is signed in.
+// The chat within a page of another site. A frame there has no cookies: the visitor's token is stored here and sent in
+// a header. A token from the other page is used but not stored, because only that page knows who is signed in.
 const $ = (selector) => document.querySelector(selector);
 const { scroller, transcript, live, back, handoff, form, box, send, stop, spoken } = Object.fromEntries(
   ["scroller", "transcript", "live", "back", "handoff", "form", "box", "send", "stop", "spoken"].map((id) => [id, $(`#wd-${id}`)]),
@@ -7,17 +7,17 @@ const { scroller, transcript, live, back, handoff, form, box, send, stop, spoken
 const words = document.body.dataset;
 const origins = JSON.parse(words.origins);
 const session = Array.from(crypto.getRandomValues(new Uint32Array(4)), (part) => part.toString(16)).join("");
-let signed = null; // the token handed over; "" for none
+let signed = null; // the token from the other page; "" for none
 let token = "";
 let conversation = "";
 let busy = false;
-let follow = true; // until the reader scrolls himself
+let follow = true; // until the reader scrolls
 
 const kept = (name, value) => {
   try {
     if (value === undefined) return localStorage.getItem(`warmdesk-${name}`) ?? "";
     localStorage.setItem(`warmdesk-${name}`, value);
-  } catch { /* the browser keeps nothing for frames: everything lasts as long as this page */ }
+  } catch { /* the browser stores nothing for frames: values are lost when this page closes */ }
   return "";
 };
 
@@ -47,13 +47,13 @@ const draw = (view) => {
   if (view.live !== undefined) live.innerHTML = view.live;
   if (view.box !== undefined) box.value = view.box;
   if (view.answering !== undefined) answering(view.answering);
-  if (view.editing) form.dataset.editing = "yes"; // it was not replaced: the next one may
+  if (view.editing) form.dataset.editing = "yes"; // it was not replaced: the next question may replace it
   const last = [...scroller.querySelectorAll(".wd-question")].pop();
-  if (follow && last) scroller.scrollTop = last.offsetTop - 12; // so the answer's beginning stays in view while it grows
+  if (follow && last) scroller.scrollTop = last.offsetTop - 12; // so the start of the answer stays visible while it grows
 };
 
-// The line above the box: who answers here, the way to a person and back. While a person answers it is looked at again.
-let mark = ""; // of the line that is shown
+// The status line above the box: who answers, and buttons for an agent or the assistant. It is updated periodically.
+let mark = ""; // of the displayed line
 let next;
 let isWithPerson = false;
 const line = async (act = "", email = "", again = false) => {
@@ -66,11 +66,11 @@ const line = async (act = "", email = "", again = false) => {
     if (act || (again && shown.mark !== mark && !busy)) draw(await redrawn(shown.conversation_id));
     if (shown.mark !== mark) handoff.innerHTML = shown.html;
     mark = shown.mark;
-    $("[data-act=new]").hidden = shown.live; // one who waits is not left by mistake
+    $("[data-act=new]").hidden = shown.live; // a waiting customer must not leave by mistake
   } catch (error) {
     if (!again) fail(error);
   }
-  if (conversation) next = setTimeout(line, isWithPerson ? 2000 : 60_000, "", "", true); // a person may join unasked
+  if (conversation) next = setTimeout(line, isWithPerson ? 2000 : 60_000, "", "", true); // an agent may join without a request
 };
 const redrawn = async (id) => (await call("open", { session, conversation_id: id })).json();
 
@@ -114,7 +114,7 @@ const judge = (place, value, reason = "") => {
 };
 
 const lastQuestion = () => [...scroller.querySelectorAll(".wd-bubble")].pop()?.textContent ?? "";
-const tell = (what, on) => parent.postMessage({ warmdesk: what, on }, "*"); // nothing that anybody may not know
+const tell = (what, on) => parent.postMessage({ warmdesk: what, on }, "*"); // contains nothing secret
 const leave = () => tell("close");
 
 const acts = {
@@ -127,13 +127,13 @@ const acts = {
   feedback: (button) => judge(button.closest("[data-message]"), press(button)),
   person: (button) => line(button.dataset.person),
   keep: () => save("/my-data"),
-  erase: () => { $("#wd-sure").hidden = false; }, // browsers ask nothing for a frame of another site
+  erase: () => { $("#wd-sure").hidden = false; }, // browsers show no confirm() in a frame of another site
   erased: () => { $("#wd-sure").hidden = true; erase(); },
   source: (button) => { follow = false; showSource(button); },
   copy,
 };
 
-// A link cannot send the header that says who asks: files are fetched, then saved.
+// A link cannot send the header with the token, so files are fetched, then saved.
 const save = async (path) => {
   try {
     const response = await own(path);
@@ -146,7 +146,7 @@ const save = async (path) => {
 const erase = async () => {
   try {
     await own("/my-data/delete", { method: "POST" });
-    if (!signed) { token = ""; kept("visitor", ""); } // a new visitor from now on
+    if (!signed) { token = ""; kept("visitor", ""); } // the next request gets a new visitor
     kept("last", "");
     $(".wd-data").open = false;
     await open("");
@@ -178,7 +178,7 @@ box.addEventListener("keydown", (event) => {
   form.requestSubmit();
 });
 whileTyping("#wd-box", async (text) => {
-  if (words.typing === undefined || !token) return; // the desk does not want it
+  if (words.typing === undefined || !token) return; // the server does not search early
   await call("typing", { text, conversation_id: conversation }, { keepalive: true });
 });
 stop.addEventListener("click", () => { call("stop", { session }).catch(fail); });
@@ -196,7 +196,7 @@ addEventListener("message", (event) => {
   if (event.source !== parent || !origins.includes(event.origin) || event.data?.warmdesk !== "open") return;
   start(String(event.data.visitor ?? ""));
   if (!event.data.shown) return;
-  if (matchMedia("(pointer: coarse)").matches) $("h1").focus(); // no keyboard on the screen before it is asked for
+  if (matchMedia("(pointer: coarse)").matches) $("h1").focus(); // do not open the on-screen keyboard yet
   else box.focus();
 });
-if (parent === window) start(""); // opened by itself, for a look
+if (parent === window) start(""); // opened directly, not in a frame
