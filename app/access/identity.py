@@ -4,10 +4,10 @@ Accounts have a password that Warmdesk makes and shows once; only an argon2 hash
 bits, so a plain SHA-256 of it is safe to store. Keys are looked up at every request, so a key that a command makes or
 revokes while the server runs takes effect at once.
 
-A customer needs no account: a random token in a cookie, or a user id for which the company's site vouches with a JSON
-Web Token (docs/serving.md). A token in a link must be new, because links can be sent to others; the browser then gets a
-session that Warmdesk signed. Only hashes of user ids are stored. Out of scope: who is signed in (`app.storage.people`),
-the limit on guessing (`limits`), the scopes of routes (`app.web.access_rules`).
+A customer needs no account: a random token in a cookie, or a user id in a JSON Web Token that the company's site signs
+(docs/serving.md). A token in a link must be new, because links can be sent to others; the browser then gets a session
+that Warmdesk signed. Only hashes of user ids are stored. Out of scope: who is signed in (`app.storage.people`), the
+limit on guessing (`limits`), the scopes of routes (`app.web.access_rules`).
 """
 
 import hashlib
@@ -122,8 +122,8 @@ def reset_password(accounts: Accounts, name: str = ADMIN) -> str:
 
 
 def verified(accounts: Accounts, name: str, password: str) -> Account | None:
-    """Return the account with this name and password. Takes some 50 ms on purpose, also if the account does not exist;
-    long input is refused at once. Raises DeskError, "sign-in-busy" if many others sign in.
+    """Return the account with this name and password, or None. Takes some 50 ms on purpose, also if the account does
+    not exist; long input is refused at once. Raises DeskError, "sign-in-busy" if many others sign in.
     """
     if len(password) > MAX_PASSWORD:
         return None

@@ -141,7 +141,7 @@ MOST_BUCKETS: Final = 10_000
 
 
 class Rate:
-    """Token buckets (Turner, 1986), one a caller. a_second: mean rate. at_once: burst. Safe to use from any thread."""
+    """Token buckets (Turner, 1986), one per caller. a_second: mean rate. at_once: burst. Safe for several threads."""
 
     def __init__(self, a_second: float, at_once: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._a_second, self._at_once, self._clock = a_second, at_once, clock

@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: Warmdesk as a model, and its language model alone."""
+"""POST /v1/chat/completions: answers of Warmdesk, or of its language model without the documents."""
 
 import asyncio
 import hashlib

@@ -40,7 +40,7 @@ def chosen(text: str | None, known: tuple[str, ...], option: str = "--arms") -> 
 
 
 def find_llama_cpp(common: Common, llama_server: Path | None, arms: tuple[str, ...]) -> Any:
-    """Return llama.cpp for the model, if an arm needs it; None, and a line with the reason, if it is not available."""
+    """Return llama.cpp if a variant needs it. If it is not available, print the reason and return None."""
     from evals.peers.llama_cpp import LlamaCpp
 
     is_wanted = any(arm.startswith("llama.cpp") for arm in arms)

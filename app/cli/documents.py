@@ -162,7 +162,7 @@ def run(
         bool, typer.Option("--remove-gone", help="Website: delete documents of missing pages, even if many.")
     ] = False,
 ) -> int:
-    """Read one folder or website, or all, now, and report the changes."""
+    """Read one synchronised folder or website now, or all of them, and report the changes."""
     with _open(common) as service:
         paths = [one.folder for one in service.synced.all()] if source is None else [_known(service, source)]
         return _run(common, service, paths, accepts_losses=remove_gone)

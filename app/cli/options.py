@@ -1,4 +1,4 @@
-"""Code that commands share: common options, opening the desk, reading flags, printing JSON, and the one line of a
+"""Code that commands share: common options, opening the desk, reading flags, printing JSON, and the error line of a
 failed command.
 """
 

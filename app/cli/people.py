@@ -89,7 +89,7 @@ def create(
     scope: Annotated[str, typer.Option(help="Scopes: chat, documents, admin, comma-separated.")] = "chat",
     per_minute: Annotated[int, typer.Option(help="Maximum questions and embeddings per minute.")] = 60,
 ) -> None:
-    """Make a key and show it once."""
+    """Make an API key and show it once."""
     with open_administration(common.settings) as desk:
         scopes = [one.strip() for one in scope.split(",") if one.strip()]
         key = desk.create_key(name, scopes, per_minute)
@@ -99,7 +99,7 @@ def create(
 @keys.command("list")
 @takes("data_dir", "as_json")
 def list_keys(common: Common) -> None:
-    """List the keys."""
+    """List the API keys."""
     from app.cli.reports import print_keys
     from app.storage.people import ApiKeyTable
 
@@ -111,7 +111,7 @@ def list_keys(common: Common) -> None:
 @keys.command()
 @takes("data_dir", "as_json")
 def revoke(common: Common, name: Annotated[str, typer.Argument(help="Name of the key.")]) -> None:
-    """Revoke a key: requests with it are refused."""
+    """Revoke an API key: requests with it are refused."""
     with open_administration(common.settings) as desk:
         key = desk.revoke_key(name)
     common.show({"revoked": key.name}, lambda: print(f"{key.name} ({key.shown}...) no longer works"))

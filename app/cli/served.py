@@ -3,7 +3,7 @@ Commands are sent to the running server of a data folder, so that it need not be
 
 The data folder is locked, the engine's process is started, and the server listens. Then another thread imports the desk
 and loads it while the engine loads the model. The server also listens on a Unix socket in its data folder, which only
-its user can open (`app.web.serve`).
+its user can open (`app.web.commands`).
 """
 
 import gc
@@ -54,7 +54,7 @@ def serve_desk(
 
 
 def order(socket: Path, path: str, body: dict[str, Any], progress: Any = no_progress) -> dict[str, Any]:
-    """Send work to the server: a path and a body of `app.web.serve`. Return the result as JSON. Raises DeskError."""
+    """Send work to the server: a path and a body of `app.web.commands`. Return the result as JSON. Raises DeskError."""
     import httpx  # most commands find no running server
 
     try:

@@ -334,7 +334,7 @@ def _is_of_database(path: Path, database: Path | None) -> bool:
 
 @contextmanager
 def explained(file: Path) -> Iterator[None]:
-    """Turn system errors into a DeskError of one line. file: the file being written."""
+    """Turn an OSError into a DeskError with a one-line message. file: the file being written."""
     try:
         yield
     except OSError as error:

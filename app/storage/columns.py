@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 
 class UtcDateTime(sa.TypeDecorator[datetime]):
-    """A time: with a time zone in Python; in the database as UTC without one, because SQLite has no time zones."""
+    """A column of times. In Python they have a time zone; the database stores UTC, because SQLite has no time zones."""
 
     impl = sa.DateTime
     cache_ok = True
@@ -20,7 +20,7 @@ class UtcDateTime(sa.TypeDecorator[datetime]):
 
 
 class AnyText(sa.TypeDecorator[str]):
-    """A text from outside. Characters that a database cannot store are escaped: half of a surrogate pair (from JSON, or
+    """A column of texts. Characters that a database cannot store are escaped: half of a surrogate pair (from JSON, or
     a file name that is not UTF-8) and NUL, which PostgreSQL refuses.
     """
 
@@ -34,7 +34,7 @@ class AnyText(sa.TypeDecorator[str]):
 
 
 class ShortText(AnyText):
-    """A text with a maximum length, such as an id. PostgreSQL refuses longer texts."""
+    """A column of texts with a maximum length, such as ids. PostgreSQL refuses longer texts."""
 
     impl = sa.String
     cache_ok = True

@@ -57,7 +57,7 @@ class _Ended:
     """Outcomes of conversations in a period, as SQL: `joined` adds the tables to a query, `had` has the conditions."""
 
     def __init__(self, period: Period, ids: Sequence[str] | None = None) -> None:
-        """ids: of the conversations, if they are known."""
+        """ids: only these conversations; None: all."""
         outcome, rated = MessageRow.outcome, FeedbackRow.value
         flags: dict[Ended, ColumnElement[bool]] = {"asked": outcome != "smalltalk"}
         flags |= {"answered": outcome == "answered", "unsure": outcome == "unsure", "nothing": outcome == "nothing"}
@@ -236,7 +236,7 @@ class ConversationCare(Store):
             row.deleted = None
 
     def last_question(self, conversation_id: str, owner: str = OPERATOR) -> str:
-        """Return the id of the last question, to replace it. Raises DeskError for no question, or one to an agent."""
+        """Return the id of the last question, to replace it. Raises DeskError if there is none or an agent got it."""
         with self._database.read() as session:
             conversation_of(session, conversation_id, owner)
             asked = select(MessageRow).where(MessageRow.conversation_id == conversation_id, MessageRow.role == "user")

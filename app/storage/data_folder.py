@@ -34,7 +34,7 @@ from durable import sync
 
 LOCK_FILE = "warmdesk.lock"
 OWNER_FILE = "warmdesk.lock.json"
-SOCKET_FILE = "warmdesk.sock"  # a running server takes commands here: see `app.web.serve`
+SOCKET_FILE = "warmdesk.sock"  # a running server takes commands here: see `app.web.commands`
 LOOKED_S = 0.2  # seconds to wait, because another process's `is_locked` takes the lock for a moment
 log = logging.getLogger(__name__)
 

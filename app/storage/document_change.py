@@ -49,8 +49,8 @@ _IN_A_QUERY = 10_000  # SQLite takes 32,766 parameters at most
 
 
 def insert_passages(session: Session, document_id: int, passages: Mapping[int, NewPassage]) -> dict[int, int]:
-    """Insert new passages and return their numbers, both by ordinal. A passage without an embedding gets the embedding
-    of a passage with the same content in its document.
+    """Insert new passages, given by ordinal. Return their ids by ordinal. A passage without an embedding gets the
+    embedding of a passage with the same content in its document.
     """
     missing = {passage.content_hash for passage in passages.values() if passage.embedding is None}
     query = select(PassageRow.content_hash, PassageRow.embedding).where(PassageRow.document_id == document_id)
@@ -247,7 +247,7 @@ _NOW = func.timezone("utc", func.clock_timestamp(), type_=DateTime())
 
 
 class Desks:
-    """One of the servers of a database. Safe to use from any thread; every method may raise DeskError."""
+    """This server in the database's list of servers. Safe to use from any thread; methods may raise DeskError."""
 
     def __init__(self, database: Database) -> None:
         self._database, self._id = database, uuid4().hex

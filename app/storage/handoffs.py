@@ -55,7 +55,7 @@ class Deliveries(Store):
             return row.to(Delivery, handoff=handoff.to(Handoff, place=0, usual_wait=None, messages=0, fresh=False))
 
     def note(self, delivery_id: str, problem: str, again: datetime | None) -> None:
-        """Record an attempt. problem: the error in one line, "" for success. again: the next attempt; None: none."""
+        """Record an attempt. problem: the error, in one line; "": none. again: time of the next attempt, or None."""
         state = "delivered" if not problem else "failed" if again is None else "due"
         with self._database.write() as session:
             if (row := session.get(DeliveryRow, delivery_id)) is not None:  # else deleted with its conversation

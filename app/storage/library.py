@@ -97,7 +97,7 @@ class Library:
         return [by_id[id_] for id_ in ids if id_ in by_id]
 
     def passages_of(self, path: str, first: int = 0, most: int | None = None) -> list[StoredPassage]:
-        """Return the passages of one document, in order. first: number of the first to return. most: maximum number."""
+        """Return the passages of one document, in order. first: number of passages to skip. most: maximum number."""
         query = _passage_query().where(DocumentRow.path == path).order_by(PassageRow.ordinal).offset(first).limit(most)
         with self._database.read() as session:
             return _stored_passages(session, session.execute(query), self._page_urls)

@@ -61,7 +61,7 @@ class LookUpStore(Store):
                 session.add(row)
 
     def take(self, conversation_id: str) -> bool:
-        """Delete the open look-up of a conversation, and return whether it existed: only then may a request look up."""
+        """Delete the open look-up of a conversation. Return whether it existed, so that only one request calls."""
         with self._database.write() as session:
             its = LookUpStateRow.conversation_id == conversation_id
             return bool(session.execute(delete(LookUpStateRow).where(its).returning(LookUpStateRow.trail)).all())

@@ -33,8 +33,8 @@ KEPT = 2
 
 
 def back_up(raw: sqlite3.Connection, revision: str) -> Path:
-    """Copy an open database to a file in its folder, completely or not at all. Return the file. Copies are deleted,
-    except the newest `KEPT`. revision: the first one to run. The connection must not be in a transaction. Raises
+    """Copy an open database to a file in its folder, completely or not at all. Return the file. Only the newest
+    `KEPT` copies stay. revision: the first one to run. The connection must not be in a transaction. Raises
     sqlite3.Error and OSError.
     """
     file = _file(raw)

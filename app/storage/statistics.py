@@ -1,6 +1,6 @@
 """Numbers for the dashboard, counted when an answer is recorded, so that no query reads all answers.
 
-Every answer is counted in its minute, hour, quarter of a day and day, and over all time. Minutes are stored for eight
+Every answer is counted in its minute, hour, six hours and day, and over all time. Minutes are stored for eight
 days. Counts stay when a conversation or a document is deleted, because they contain no text.
 
 Times to the first token are counted in bins. The end of each bin is 10 % higher than the end of the bin before. A

@@ -82,7 +82,7 @@ class PassageRow(Base):
 
 
 class PassageStatementsRow(Base):
-    """The statements of a passage with their vectors. encoder: the encoder, and the version of the cutting rules."""
+    """The statements of a passage with their vectors. encoder: its name, and the version of the cutting rules."""
 
     __tablename__ = "passage_statements"
 
@@ -101,7 +101,7 @@ class StagedEmbeddingRow(Base):
 
 
 class PassageNeighbourRow(Base):
-    """A neighbour of a passage. rank: 0 for the closest. The index finds the passages that have a neighbour."""
+    """A neighbour of a passage. rank: 0 for the closest. An index finds passages by neighbour."""
 
     __tablename__ = "passage_neighbours"
 
@@ -190,7 +190,7 @@ class MessageRow(Base):
     account of an agent. handoff_id: the hand-off during which a customer or an agent wrote it.
 
     tokens: the generated token ids, for the prompt of the next turn; None if the text was changed later. model: the
-    fingerprint of the model with these token ids. lookup: the fields of a look-up's part. question_id, finish_reason,
+    fingerprint of the model with these token ids. lookup: the fields of `LookUpTurn`. question_id, finish_reason,
     policy, exact, grounding, quoted, notice, outcome and lookup belong to answers.
     """
 

@@ -72,7 +72,7 @@ class _Page:
 
 
 class EventGate:
-    """Wraps the application that Gradio mounted. Use it in one event loop."""
+    """Filters requests to the application that Gradio mounted. Use it in one event loop."""
 
     def __init__(self, app: ASGIApp, blocks: Any) -> None:
         self._app, self._kept = app, _Kept(app, blocks)

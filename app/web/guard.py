@@ -279,7 +279,7 @@ def _refused(request: Request, status: int, words: str) -> Response:
 
 
 def refused(request: Request, status: int, words: str, code: str) -> Response:
-    """Refuse a program (below /v1) or a browser, in its language."""
+    """Return the response that refuses a program (path below /v1) or a browser, in the browser's language."""
     if request.scope["path"].startswith("/v1/"):
         return ApiError(status, words, code).response
     return _refused(request, status, words)

@@ -169,7 +169,7 @@ def add_queue_routes(app: FastAPI, desk: Service, transcripts: Transcripts, queu
         return admin_page(request, f"queue/{template}.html", status=status, reasons=REASONS, **values)
 
     def reader(request: Request) -> str:
-        """Return the reader's name, for `AgentQueue.case`."""
+        """Return the name for `AgentQueue.case`; "" for readers of all conversations."""
         caller = caller_of(request)
         return "" if caller.reads_all else caller.name
 
@@ -203,7 +203,7 @@ def add_queue_routes(app: FastAPI, desk: Service, transcripts: Transcripts, queu
         return answered(request, then_case)
 
     def stepped_in(request: Request, conversation_id: str, owner: str) -> str:
-        """Return the address of the case."""
+        """Give a conversation to this agent. Return the URL of the case."""
         number = queue.step_in(conversation_id, owner, caller_of(request).name)
         audit.record(caller_of(request).name, "handoff-take", str(number))
         return f"/admin/queue/{number}"

@@ -245,7 +245,7 @@ def error_words(error: Exception) -> str:
 
 
 def admin_words(error: DeskError) -> str:
-    """Return the line for admins and agents. If the code has none, return Warmdesk's own line."""
+    """Return an error's text for admins and agents; Warmdesk's own line if the code has no text."""
     return _FOR_ADMINS.get(error.code, str(error))
 
 
@@ -268,7 +268,7 @@ class Source:
 
     @property
     def quote(self) -> Markup:
-        """The passage, with the quoted text in <mark>."""
+        """Return the passage as HTML, with the quoted text in <mark>."""
         text = without_controls(self.citation.quote)
         if len(text) != len(self.citation.quote):
             return escape(text)  # the positions of the marks are wrong now
@@ -373,7 +373,7 @@ def _printable(value: object) -> object:
 
 
 def day(moment: datetime, now: datetime) -> str:
-    """Return the group of a conversation in the list, by days of the server's time zone, as in the charts."""
+    """Return the heading of a conversation in the list, for example "Today", in the server's time zone."""
     today, then = (words.utc(one).astimezone().date() for one in (now, moment))
     days = (today - then).days
     if days <= 1:

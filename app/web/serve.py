@@ -139,7 +139,7 @@ class Start:
 
 
 def serve(settings: Settings, open_desk: Callable[[Start], None]) -> None:
-    """Listen, open the desk, serve; called by the main thread. open_desk: called on another thread. Raises DeskError if
+    """Listen, load the models and serve, in the main thread. open_desk: called in another thread. Raises DeskError if
     the port is in use, and the errors of `open_desk`.
     """
     # Handle SIGTERM as Ctrl-C: uvicorn raises the signal again, which would kill the process with an open engine.

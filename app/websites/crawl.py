@@ -161,7 +161,7 @@ class Crawl:
     def _obey(self, url: str) -> None:
         self._robots = read_robots(self._fetcher, origin_of(url))
         if not self._robots.allows(url):
-            raise DeskError(f"the robots.txt of {origin_of(url)} does not allow reading {url}", code="website-robots")
+            raise DeskError(f"the robots.txt of {origin_of(url)} forbids reading {url}", code="website-robots")
         self._fetcher.pause_s = max(self._fetcher.pause_s, self._robots.delay_s)
 
     def _probe(self) -> NotFoundPage | None:

@@ -1,4 +1,4 @@
-"""Options of the websites among the synchronised folders."""
+"""A column for the options of synchronised websites."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Look-ups: their fields of an answer, open look-ups, and calls."""
+"""Look-ups: a column of messages, and tables of open look-ups and of calls."""
 
 import sqlalchemy as sa
 from alembic import op

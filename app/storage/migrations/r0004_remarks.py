@@ -1,4 +1,4 @@
-"""Skipped contents of a document, so that unchanged files need not be read again."""
+"""A column for the skipped contents of a document, so that unchanged files need not be read again."""
 
 import sqlalchemy as sa
 from alembic import op
