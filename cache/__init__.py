@@ -1,1 +1,1 @@
-"""Prompts in, tokens out: layout, KV memory, attention and the engine. Out of scope: documents."""
+"""Generate answers to prompts: layout, KV memory, attention and the engine. Out of scope: documents."""

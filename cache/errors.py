@@ -1,4 +1,4 @@
-"""The errors of the engine, and texts for errors of libraries. Broken invariants are assertions instead."""
+"""Errors of the engine, and messages for errors of libraries. Broken invariants are assertions instead."""
 
 import logging
 from typing import Literal
@@ -19,7 +19,7 @@ class PromptError(CacheError):
 
 
 class PMLError(CacheError):
-    """A mistake in PML. line: 1-based, of the wrong start tag, or None. column: 0-based, or None. source: name of the
+    """A mistake in PML. line: of the wrong start tag, from 1, or None. column: from 0, or None. source: name of the
     file or function, or None; set by the code that reads the file.
     """
 
@@ -66,13 +66,13 @@ log = logging.getLogger(__name__)
 _TEXTS = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory", "[CUDA]: out of memory")
 """Messages of cuBLAS, CUDA and Triton when memory is short. PyTorch raises them as untyped errors."""
 NO_MEMORY = (
-    "the device has no memory left for passes, not even of one token: lower device_memory "
+    "the device has no memory left for passes, not even for one token: lower device_memory "
     "(--memory), or stop other programs on the device"
 )
 
 
 def failure_of(what: str, error: Exception) -> CacheError:
-    """Return the error to show for a failure. The text of an unforeseen error may name files: only the log has it."""
+    """Return the error to show for a failure. Unforeseen errors go to the log only: their text may name files."""
     if isinstance(error, CacheError):
         return error
     log.error("%s could not be computed", what, exc_info=error)

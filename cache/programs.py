@@ -64,7 +64,7 @@ NAME_LENGTH = 40
 
 @dataclass(slots=True)
 class Section:
-    """A module and its slots. slots: the name of each slot, with its argument."""
+    """A module being built. slots: the name of each slot, with its argument."""
 
     name: str
     children: list[Child] = field(default_factory=list)
@@ -102,7 +102,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A compiled function. Other programs can call an object with an attribute `program` of this type."""
+    """A compiled function. Programs can call any object whose attribute `program` is one."""
 
     signature: inspect.Signature
     section: Section
@@ -127,7 +127,7 @@ def fresh_name(text: str, kind: str, taken: set[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionSource:
-    """A function and its definition. Line numbers count in the file."""
+    """A function and its definition. Line numbers are lines of the file."""
 
     function: FunctionType
     tree: ast.FunctionDef
@@ -201,7 +201,7 @@ def read_source(function: object) -> FunctionSource:
     ast.increment_lineno(module, first - 1 - len(block))
     tree = next((node for node in ast.walk(module) if isinstance(node, ast.FunctionDef)), None)
     if tree is None or tree.name != function.__code__.co_name:
-        raise program_error(function, "its file has changed since it was loaded; start again")
+        raise program_error(function, "its file has changed since it was loaded; restart the program")
     return FunctionSource(function=function, tree=tree)
 
 
@@ -452,7 +452,7 @@ class Compiler:
 
 
 class PromptProgram(Generic[P]):
-    """A function as a schema. Calling it with the function's arguments makes a prompt. schema: its name is made from
+    """Makes a schema of a function. A call with the function's arguments makes a prompt. schema: its name is made from
     the function and a digest, so it is equal in every process. Raises PMLError for the first unsupported statement.
     """
 

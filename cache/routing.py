@@ -1,4 +1,4 @@
-"""Routing by modules: find the replica that computes a request soonest.
+"""Routing by modules: find the replica that will compute a request first.
 
 Costs are counted in prompt tokens. The cost of a replica is its queue plus the tokens of the modules that it lacks. A
 module costs more if another replica has it or is its home, because a second copy uses memory. So modules that are
@@ -6,8 +6,8 @@ requested together are on one replica, each has a home by consistent hashing, an
 replica gets a lasting copy on the next. Later turns of a conversation cost less at the replica of the earlier turns.
 
 The modules of a request count as held by its replica until the first report after its end, because earlier reports may
-be outdated. Each replica has many places on the ring; when it leaves, only its keys move. Pure code without clock,
-thread or randomness. Out of scope: sending, and limits of queues (`cache.cluster`).
+be outdated. Each replica has many places on the ring; when it leaves, only its keys move. It uses no clock, thread or
+random number. Out of scope: sending, and limits of queues (`cache.cluster`).
 """
 
 import hashlib
@@ -21,7 +21,7 @@ PLACES = 64  # places per replica: with more, replicas' shares of the keys are m
 
 
 class Ring:
-    """The places of replicas on a ring, for consistent hashing."""
+    """Places replicas on a ring, for consistent hashing."""
 
     def __init__(self) -> None:
         self._places: list[tuple[int, str]] = []
@@ -131,7 +131,7 @@ class _Replica:
 
 
 class Affinity:
-    """The state of one router. Not thread-safe."""
+    """Ranks replicas for requests by their modules and load. Not thread-safe."""
 
     def __init__(self) -> None:
         self._ring, self._holdings = Ring(), Holdings()

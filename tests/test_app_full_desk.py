@@ -22,7 +22,7 @@ def test_one_more_than_may_be_answered_is_told_so(tmp_path):
         answer_tokens=40,
     ) as desk:
         first, second = (desk.ask("How long do returns take?") for _ in range(2))
-        with pytest.raises(DeskError, match="the desk is busy") as error:
+        with pytest.raises(DeskError, match="the server is busy") as error:
             list(second)
         assert error.value.code == "engine-full"
         assert "Many customers are asking" in error_words(error.value)

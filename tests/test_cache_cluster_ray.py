@@ -140,7 +140,7 @@ def test_ray_streams_and_cancels(cluster):
     generation.cancel()  # perhaps before it has arrived anywhere
     with suppress(CacheError):
         assert generation.completion.finish_reason == "cancelled"
-    with pytest.raises(CacheError, match="the prompt has token 1000000"):
+    with pytest.raises(CacheError, match="the prompt contains token 1000000"):
         ask(cluster, 1, begun=(10**6,))
 
 

@@ -111,11 +111,11 @@ def test_an_answer_is_cancelled(engine):
 
 def test_refusals_arrive_as_themselves(engine):
     strange = Plan(spans=(Span(start=0, tokens=(1, 300, 2)),))
-    with pytest.raises(PromptError, match="the prompt has token 300, the model has 300"):
+    with pytest.raises(PromptError, match="the prompt contains token 300, but the model has only 300 tokens"):
         _ = engine.submit(Request(plan=strange)).completion
     with pytest.raises(ValueError, match="tenant"):
         engine.encode([], "no tenant")
-    with pytest.raises(ValueError, match="teacher forcing needs"):
+    with pytest.raises(ValueError, match="does not support teacher forcing"):
         engine.submit(Request(plan=engine.arrange(PROMPT), teacher_forced=(1,)))
 
 

@@ -157,7 +157,7 @@ def test_a_completion_arrives_as_it_was(completion):
 
 def test_what_is_not_carried_is_refused():
     plan = Plan(spans=(Span(start=0, tokens=(1,)),))
-    with pytest.raises(ValueError, match="teacher forcing needs"):
+    with pytest.raises(ValueError, match="does not support teacher forcing"):
         Submit.of(1, Request(plan=plan, teacher_forced=(1,)), is_idle=False)
     with pytest.raises(NotImplementedError, match="Tensor cannot be sent"):
         encoded([torch.zeros(1)])

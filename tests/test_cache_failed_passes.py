@@ -115,7 +115,7 @@ def test_a_sampler_that_raises_ends_its_own_answer(engine, monkeypatch):
 def test_tokens_the_model_does_not_have_are_refused(token, engine):
     """Such as those of an answer that another model gave: compiled code would read beside its memory."""
     strange = Plan(spans=(Span(start=0, tokens=(1, token, 2)),))
-    with pytest.raises(PromptError, match=f"the prompt has token {token}, the model has 300"):
+    with pytest.raises(PromptError, match=f"the prompt contains token {token}, but the model has only 300"):
         _ = submit(engine, strange).completion
     forced = Request(plan=plan_of(SYSTEM, QUESTION), teacher_forced=(1, token))
     with pytest.raises(PromptError, match=f"token {token}"):

@@ -277,7 +277,7 @@ def test_one_more_than_may_run_and_wait_is_refused():
     generations = [ask(core) for _ in range(4)]
     core.step()
     assert core.load == (2, 1)
-    with pytest.raises(EngineFull, match="the desk is busy"):
+    with pytest.raises(EngineFull, match="the server is busy"):
         _ = generations[3].completion
     run(core)
     assert all(one.completion.usage.completion_tokens > 0 for one in generations[:3])

@@ -148,7 +148,7 @@ def test_a_capacity_error_says_how_much_and_what_to_do():
         store.device.reserve(15)
     assert str(caught.value) == (
         "15 tokens of KV memory are needed in one piece, 10 are free and the rest of 20 is in use: "
-        "raise --memory or ask for less at once"
+        "raise --memory, or send fewer or shorter prompts"
     )
     store.device.release(entry)
 

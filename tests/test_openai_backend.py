@@ -236,7 +236,7 @@ def test_openai_backend_asks_nothing_again_after_the_first_word(reply):
             ServerFailed,
             "refused the key .401.: correct",
         ),
-        (httpx.Response(404, json={"message": "no such"}), ServerFailed, "has no model 'm' or no chat .it has other"),
+        (httpx.Response(404, json={"message": "no such"}), ServerFailed, "has no model 'm' or no chat API .it has o"),
         (
             httpx.Response(400, json={"error": {"message": "sk-secret, or: Where is my order?", "code": "odd"}}),
             ServerFailed,
@@ -282,7 +282,7 @@ def test_openai_backend_says_once_that_the_server_is_away_and_that_it_is_back(ca
     assert [record.message.partition(" (")[0] for record in caplog.records if record.name.startswith("cache")] == [
         "the model's server http://model.test/v1 cannot be reached",
         "the model's server http://model.test/v1 answers again",
-        "the model's server http://model.test/v1 has no model 'm' or no chat",
+        "the model's server http://model.test/v1 has no model 'm' or no chat API",
         "the model's server http://model.test/v1 answers again",
         "the model's server http://model.test/v1 refused the key",
     ]
@@ -347,7 +347,7 @@ def test_openai_backend_cancels_what_has_not_begun():
 def test_openai_backend_does_not_wait_forever_for_the_next_word(pieces, monkeypatch):
     monkeypatch.setattr("cache.remote.chat_server.BETWEEN_S", 0.05)
     spec = ServerSpec(url=SPEC.url, name="m", first_token_s=0.05)
-    server, line = FakeServer(lambda: stream(pieces, "wait")), r"said nothing for 0\.05 s"
+    server, line = FakeServer(lambda: stream(pieces, "wait")), r"sent nothing for 0\.05 s"
     with engine_for(server, spec) as engine, pytest.raises(ServerFailed, match=line):
         said(engine)
 

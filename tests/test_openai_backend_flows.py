@@ -158,7 +158,7 @@ FAILING = [
     (httpx.Response(400, json={"error": "maximum context length is 9"}), "the prompt is too long for m", 400, None),
     (httpx.Response(429, headers={"retry-after": "98.5"}), "is busy (429): try again soon", 429, "99"),
     (httpx.Response(503, headers={"retry-after": "1e999"}), "cannot answer now (503): ask again", 503, "3600"),
-    (stream([words("Returns take thirty days. ")], "break"), "broke off in the middle of an answer: ask", 503, "5"),
+    (stream([words("Returns take thirty days. ")], "break"), "stopped in the middle of an answer: ask", 503, "5"),
     (SILENT, "returned an empty answer: ask again", 503, "5"),
 ]
 

@@ -74,7 +74,7 @@ NOTHING = [
     ([words("", "stop"), DONE], "returned an empty answer: ask again"),
     ([words(" \n", "length"), DONE], "returned an empty answer: ask again"),
     ([DONE], "returned an empty answer: ask again"),
-    ([words("", "content_filter"), DONE], "said nothing: its server's content filter"),
+    ([words("", "content_filter"), DONE], "returned no text: its server's content filter"),
     ([thought("hm"), words("", "length")], "thought until the answer had its full length: turn its thinking off, or"),
     ([thought("hm", "reasoning"), words("", "stop")], "thought but returned no answer: ask again, or turn"),
     ([words("<think>thirty or"), words("", "length")], "thought until the answer had its full length: turn"),
@@ -119,8 +119,8 @@ def test_openai_backend_takes_an_answer_whose_last_word_was_said(then, monkeypat
 @pytest.mark.parametrize(
     ("pieces", "line"),
     [
-        (["data: {not JSON\n\n"], "invalid chat events: correct its address"),
-        (["data: [1, 2]\n\n"], "invalid chat events: correct its address"),
+        (["data: {not JSON\n\n"], "invalid chat events: correct its URL"),
+        (["data: [1, 2]\n\n"], "invalid chat events: correct its URL"),
         ([words("Thirty"), "data: {not JSON\n\n"], "invalid chat events: ask again"),
         ([words("Thirty"), 'data: "days"\n\n'], "invalid chat events: ask again"),
     ],

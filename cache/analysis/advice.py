@@ -1,8 +1,8 @@
-"""Advice: the parts of a prompt that prevent the reuse of its tokens, and their cost in tokens.
+"""Find the parts of a prompt that prevent the reuse of its tokens, and count the tokens that each costs.
 
 Four kinds of input: a schema, a PML prompt, one plain prompt, and many plain prompts, which show the real differences.
 For plain prompts reuse means prefix caching: everything after the first difference is computed again. They are compared
-line by line, because people move lines.
+by lines, because a line is the part of a prompt that a person can move.
 """
 
 import re
@@ -60,10 +60,10 @@ class Advice:
 
 
 class LineTree(dict[str, "LineTree"]):
-    """A prefix tree of prompts by line."""
+    """A prefix tree of prompts. Each edge is one line."""
 
     def insert(self, prompt: Sequence[str]) -> int:
-        """Add a prompt. Returns the number of its first lines that were in the tree."""
+        """Add a prompt. Returns how many of its first lines were already in the tree."""
         node, same = self, 0
         for line in prompt:
             same += line in node  # below a new line the tree is empty
@@ -84,7 +84,7 @@ def volatile(text: str) -> Iterator[tuple[int, str]]:
 
 
 def advise_text(text: str, tokenizer: Tokenizer) -> Advice:
-    """Return advice on one plain prompt: its likely changes, and the tokens after each."""
+    """Return advice on one plain prompt: the parts that probably change, and the number of tokens after each part."""
     tokens = count(text, tokenizer)
     findings = [
         Finding(text.count("\n", 0, at) + 1, f"{what} probably changes", count(text[at:], tokenizer), MOVE)
@@ -95,7 +95,7 @@ def advise_text(text: str, tokenizer: Tokenizer) -> Advice:
 
 
 def advise_prompts(prompts: Sequence[str], tokenizer: Tokenizer) -> Advice:
-    """Return advice on many plain prompts: their first difference, and the lines that they share after it."""
+    """Return advice on many plain prompts: where they first differ, and the shared lines after that place."""
     lines = [prompt.splitlines(keepends=True) for prompt in prompts]
     costs: dict[str, int] = {line: count(line, tokenizer) for line in {line for prompt in lines for line in prompt}}
     shared = Counter(line for prompt in lines for line in set(prompt))
@@ -111,14 +111,14 @@ def advise_prompts(prompts: Sequence[str], tokenizer: Tokenizer) -> Advice:
             lost[same + 1][prompt[same]] += behind
     findings: list[Finding] = []
     for number, by_line in lost.items():
-        what = f"differs between prompts ({shortened(next(iter(by_line)))}) and is before lines that others share"
+        what = f"differs between prompts ({shortened(next(iter(by_line)))}) and is before lines that other prompts have"
         findings.append(Finding(number, what, by_line.total(), MOVE))
     tokens = sum(costs[line] for prompt in lines for line in prompt)
     return Advice(prompts=len(prompts), tokens=tokens, reusable=reusable, findings=costliest_first(findings))
 
 
 def advise_schema(layout: Layout) -> Advice:
-    """Return advice on a schema: text that every request computes, and changing text that re-encodes a module."""
+    """Return advice on a schema: texts that every request computes, and modules that a change may re-encode."""
     findings: list[Finding] = []
     total = reusable = 0
     for owner in layout.owners():
@@ -136,7 +136,7 @@ def advise_schema(layout: Layout) -> Advice:
                 message = f"{name} contains {what}: if it changes, the module is encoded again"
                 findings.append(Finding(line, message, own, "make it a parameter, or a small module of its own"))
         if is_on_both_sides(owner.node):
-            message = f"{name} is on both sides of modules: if one of them grows, it is encoded again"
+            message = f"{name} has text before and after modules: if one of them grows, it is encoded again"
             findings.append(Finding(line, message, own, "put its text together, before the modules"))
     return Advice(prompts=0, tokens=total, reusable=reusable, findings=costliest_first(findings))
 
@@ -155,8 +155,8 @@ def is_on_both_sides(owner: Schema | Module) -> bool:
 
 
 def advise_prompt(prompt: Prompt, tokenizer: Tokenizer, layout: Layout | None = None) -> Advice:
-    """Return advice on a PML prompt: its new text and its arguments are computed in every request. layout: its
-    schema's; None: the schema's text is not counted. Raises PMLError if the prompt does not fit the schema.
+    """Return advice on a PML prompt: its new text and its arguments are computed in every request. layout: of its
+    schema; None: do not count the schema's text. Raises PMLError if the prompt does not fit the schema.
     """
     findings: list[Finding] = []
     total = reusable = 0

@@ -1,9 +1,9 @@
-"""Reuse without a model: a dry run of requests, their best order, and the hit rate of a memory size.
+"""Estimate reuse without a model: dry-run requests, group them, and find the hit rate of a memory size.
 
 The dry run uses the engine's admission, store, eviction and prefix tree. The KV pool has as many tokens as the real
 one, with two bytes each, and the model returns zeros. One token is generated per request; timings mean nothing. `group`
 puts requests that share modules, and then a prefix, next to each other. `replay` repeats recorded uses of modules from
-an empty memory. Out of scope: rows of conversations, disk.
+an empty memory. Out of scope: the KV of conversations, and the disk tier.
 """
 
 from collections import Counter
@@ -33,7 +33,7 @@ NO_KV = KVShape(layers=1, kv_heads=1, head_dim=1, dtype="int8")
 
 
 class CountingModel(Model):
-    """A model for the engine that computes nothing."""
+    """A stand-in for a model. The engine can run it, but it computes nothing."""
 
     def __init__(self, info: ModelInfo, tokenizer: ChatTokenizer) -> None:
         self.info = replace(info, kv=NO_KV, stop_tokens=frozenset())
@@ -48,13 +48,13 @@ class CountingModel(Model):
         give_up: Callable[[], bool] = never,
         scored: Sequence[ScoredChunk] = (),
     ) -> Tensor:
-        """Return zeros `[len(outputs), 1]`: token 0 is most likely. Nothing is scored: any rows may be selected."""
+        """Return zeros `[len(outputs), 1]`: token 0 is most likely. Scores stay zero: any rows may be selected."""
         return torch.zeros(len(outputs), 1)
 
 
 def count_tokens(requests: Sequence[Request], info: ModelInfo, tokenizer: ChatTokenizer, memory: int) -> list[Usage]:
-    """Return the usage of each request. Requests are answered one after another, from empty memory on. memory: bytes of
-    the model's KV pool. Raises CacheError as the engine does.
+    """Return the usage of each request. Requests are answered one after another, starting with empty memory. memory:
+    bytes of the model's KV pool. Raises CacheError as the engine does.
     """
     slots = max(1, memory // info.kv.bytes_per_token)
     engine = Engine(CountingModel(info, tokenizer), memory=slots * NO_KV.bytes_per_token).start()
@@ -88,7 +88,7 @@ def group(plans: Sequence[Plan]) -> list[list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Result of a replay. uses: of modules. found: uses found in memory. missing_tokens: tokens of the others."""
+    """Result of a replay. uses: number of module uses. found: uses found in memory. missing_tokens: of the others."""
 
     uses: int
     found: int
@@ -96,8 +96,8 @@ class Replayed:
 
 
 def replay(prompts: Iterable[Sequence[tuple[str, int]]], slots: int) -> Replayed:
-    """Look up the modules of each prompt, given by key and length, prompt by prompt. slots: size of the memory in
-    tokens. A module that does not fit into memory with the other modules of its prompt is not stored.
+    """Look up the modules of all prompts, one prompt after another. prompts: key and length of each module. slots: size
+    of the memory in tokens. A module that does not fit into memory with the other modules of its prompt is not stored.
     """
     store = Store(Arena(NO_KV, slots, torch.device("cpu")), "replay")
     segments: dict[str, Segment] = {}

@@ -48,7 +48,7 @@ def matmul(
     bias: Tensor | None = None,
     softcap: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The reference: scores in float32, softmax, weighted sum. softcap: scores s become softcap * tanh(s / softcap)."""
+    """Reference kernel: scores s in float32, softmax, weighted sum. softcap: s becomes softcap * tanh(s / softcap)."""
     scores = (q.float() @ k.float().transpose(-1, -2)) * scale
     if softcap is not None:
         scores = (scores / softcap).tanh() * softcap
@@ -64,7 +64,7 @@ def flash_cpu(
     q: Tensor, k: Tensor, v: Tensor, group: int, causal: bool, scale: float, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """PyTorch's CPU flash attention. A causal mask, or a bias that differs between query positions, does not fit folded
-    rows. Then the heads of a group are a batch, with the same keys for each (stride 0).
+    rows. Then the heads of a group become a batch that shares the keys (stride 0).
     """
     flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     if not causal and (bias is None or bias.shape[2] == 1):
@@ -98,7 +98,7 @@ class KernelCall:
 
 
 def plain_calls(items: Sequence[Item], device: torch.device) -> list[KernelCall]:
-    """Return the calls for layers whose only effect of distance is rotation."""
+    """Return the calls for layers in which distance has no effect except rotation."""
     return [
         KernelCall(item.num_rows, item.extent.start, item.extent.length, item.causal, hidden_keys(item, device))
         for item in items
@@ -165,8 +165,8 @@ def per_item(items: Sequence[Item], rows: Tensor) -> Sequence[Tensor]:
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """Rotary frequencies: float32 `[D_rotary / 2]`, radians per position id. Queries are only rotated: an attention
-    factor (YaRN) is already applied to queries and keys.
+    """Rotary frequencies: float32 `[D_rotary / 2]`, radians per position id. Queries are only rotated, not scaled: an
+    attention factor (YaRN) is already applied to queries and keys.
     """
 
     frequencies: Tensor
@@ -187,11 +187,11 @@ class Rotation:
 
 
 class ScoringFinished(Exception):
-    """Ends a pass after the last scored layer, if only its scores are needed."""
+    """Raised after the last scored layer to end a pass, if only its scores are needed."""
 
 
 class PassGivenUp(Exception):
-    """Ends a pass whose result is no longer needed. The keys and values of its rows are incomplete."""
+    """Raised to end a pass whose result is no longer needed. The keys and values of its rows are incomplete."""
 
 
 def never() -> bool:
@@ -199,7 +199,7 @@ def never() -> bool:
 
 
 class RunningPass(Protocol):
-    """The interface of a pass for models: attention in each layer. positions: ids of its rows, int64 `[T]`."""
+    """The interface of a pass that models use. positions: position ids of its rows, int64 `[T]`."""
 
     positions: Tensor
 
@@ -213,8 +213,8 @@ class RunningPass(Protocol):
         window: int | None = None,
         softcap: float | None = None,
     ) -> Tensor:
-        """Attend with q `[1, H*G, T, D]`, k and v `[1, H, T, D]`, at their final position ids. Returns `[1, T, H*G,
-        D]`. window: width of the layer's sliding attention, in ids. softcap: see `matmul`. Raises PassGivenUp.
+        """Store k and v `[1, H, T, D]` and attend with q `[1, H*G, T, D]`, all at their final position ids. Returns
+        `[1, T, H*G, D]`. window: width of the sliding window, in ids. softcap: see `matmul`. Raises PassGivenUp.
         """
 
 
@@ -401,6 +401,6 @@ def attention_function(
     softcap: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """The attention that replaces transformers' own. The model's forward hands over `plan`."""
+    """Replace the attention of a transformers model. plan: the running pass, given by the model's forward."""
     scale = q.shape[-1] ** -0.5 if scaling is None else scaling
     return plan.attend(module.layer_idx, q, k, v, scale, sliding_window, softcap), None

@@ -1,12 +1,12 @@
-"""Work items of a forward pass: the query rows that attend to an extent of the pool, and their rotation. Also scores of
-keys. Nothing is computed here.
+"""Work items of a forward pass: an extent (a slot range) of the pool, the query rows that attend to it, and their
+rotation. Also data for scores of keys. Nothing is computed here.
 
 Each extent that a chunk of new rows sees becomes an item. An extent that several sequences see is one item, so that
 shared keys are read once per batch. A row's partial results are merged by log-sum-exp, which is exact. For code outside
 Python, items also become flat tables: runs of slots, and the rows that read them.
 
-The score of a key is computed from its attention weights: the mean over heads, the norm over rows, the mean over some
-layers (InfoFlow KV, ICML 2026). Rows may be split over several passes; each adds its squares.
+The score of a key is computed from its attention weights: the mean over heads, then the norm over rows, then the mean
+over some layers (InfoFlow KV, ICML 2026). Rows may be split over several passes; each adds its squares.
 """
 
 from array import array
@@ -29,9 +29,9 @@ class VisibleRange:
 
 @dataclass(frozen=True, slots=True)
 class KVView:
-    """An extent that a sequence reads but does not write. offset: position ids by which this sequence places it later
-    than it was encoded. first_row: the first of the sequence's own rows that sees it. visible_ranges: the visible
-    parts, counted from the extent's start, each visible from one of the own rows on; empty: all of it.
+    """An extent that a sequence reads but does not write. offset: by how many position ids this sequence places it
+    later than it was encoded. first_row: the first of the sequence's own rows that sees it. visible_ranges: the visible
+    parts, counted from the extent's start. Each is visible from an own row on; empty: all is visible.
     """
 
     extent: Extent
@@ -42,7 +42,7 @@ class KVView:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Rows `first` .. `last`-1 of a sequence: `tokens` at ids `positions`. own: the slots of all its rows, in order."""
+    """Rows `first` .. `last`-1 of a sequence: `tokens` at position ids `positions`. own: all slots of the sequence."""
 
     tokens: Sequence[int]
     positions: Sequence[int]
@@ -119,11 +119,11 @@ def plan_arrays(
     first_row: int = 0,
     hidden: dict[int, list[int]] | None = None,
 ) -> "tuple[array[int], array[int]]":
-    """Return (start, length, first reader, readers) of each run, and (row, length, turn) of each reader. A reader sees
-    the first `length` keys, and is rotated back by the turn with this number (-1: not rotated). The readers of a run
-    are ordered by row; reads of an extent at a second place are another run. turns: numbers of the turns by distance in
-    ids; new ones are added. first_row: the row of the pass that is row 0 of the items. hidden: filled with each run's
-    keys that no reader sees; None: each visible range is a run.
+    """Convert items to flat tables: (start, length, first reader, number of readers) of each run, and (row, length,
+    turn) of each reader. A reader sees the first `length` keys, and is rotated back by turn number `turn` (-1: not
+    rotated). The readers of a run are ordered by row. Reads of an extent at a second place are another run. turns:
+    number of each turn by its distance in ids; new ones are added. first_row: the row of the pass that is row 0 of the
+    items. hidden: filled with each run's keys that no reader sees; None: each visible range is a run.
     """
     runs, readers = array("i"), array("i")
 
@@ -170,8 +170,8 @@ Placed = tuple[Extent, int]  # an extent and its offset in a chunk: it may be re
 
 @dataclass(frozen=True, slots=True)
 class ScoredChunk:
-    """A chunk of a pass whose last `rows` rows are scored. index: the chunk's. squares: sums for the keys of each
-    extent at each place, float32 `[scored layers, L]`; the pass adds these rows' squared weights.
+    """A chunk of a pass whose last `rows` rows score the keys that they see. index: of the chunk. squares: one sum per
+    key, by extent and place, float32 `[scored layers, L]`. The pass adds the squared attention weights.
     """
 
     index: int

@@ -1,7 +1,7 @@
-"""Several engines under Ray Serve as one `EngineInterface`, over a deployment's handle.
+"""Use several engines under Ray Serve as one `EngineInterface`, through the handle of a deployment.
 
 Prompts are arranged here, with the model's tokenizer and without its weights. If a replica is lost, its answer
-continues at another one, after the tokens already delivered. Deletions, pins and calls for contents go to every
+continues at another one, after the tokens already delivered. Deletions, pins and requests for contents go to every
 replica. Out of scope: starting replicas (`deployment`), choosing one (`replica`).
 """
 
@@ -53,7 +53,7 @@ class Replies(NamedTuple):
 
 
 class ClusterEngine(EngineElsewhere):
-    """The engines of a handle. end: called once by `close`; ends the engines or leaves them running."""
+    """All engines of a deployment. end: called once by `close`; ends the engines or leaves them running."""
 
     def __init__(self, handle: DeploymentHandle[Any], spec: EngineSpec, end: Callable[[], None]) -> None:
         super().__init__(lambda: begun_of(handle), spec)
@@ -279,7 +279,7 @@ class ClusterEngine(EngineElsewhere):
             except RayActorError as error:
                 log.warning("the engine of an answer is lost, another one continues: %s", first_line(error))
             if is_idle:
-                return EngineBusy("its engine is lost")
+                return EngineBusy("the engine of the request is lost")
             if generation.is_cancelled:
                 return CacheError("the request was cancelled, and its engine is lost")
             request = replace(request, begun=tuple(begun), delivered=delivered)
@@ -322,7 +322,7 @@ class ClusterEngine(EngineElsewhere):
             except (CacheError, TimeoutError) as error:
                 log.info("the engines could not be reached: %s", first_line(error))
             except Exception as error:  # the next check may succeed
-                log.warning("the engines could not be looked at: %s", first_line(error))
+                log.warning("the engines could not be checked: %s", first_line(error))
 
 
 async def cancel_all() -> None:

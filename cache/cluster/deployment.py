@@ -2,8 +2,8 @@
 
 A local cluster listens on 127.0.0.1, requires a random token (Serve opens each replica's port on all addresses), and
 ends with the thread that started it. Its sockets and logs are in a locked session folder. A killed server leaves its
-folder, and for a minute two processes; one of them uses a port that the next cluster needs. The next cluster removes
-all of them. Out of scope: requests to engines (`cluster_engine`).
+folder, and for a minute two processes. One of them uses a port that the next cluster needs. So the next cluster removes
+the folder and ends the processes. Out of scope: requests to engines (`cluster_engine`).
 """
 
 import ctypes
@@ -79,7 +79,7 @@ def remove_left_over() -> None:
 
 
 def end_users(folder: Path) -> None:
-    """End the processes with open files in a folder. Ray's command lines do not name the folder."""
+    """End the processes that have open files in a folder. Their command lines do not name the folder."""
     ended = list[psutil.Process]()
     for one in psutil.process_iter():
         with suppress(psutil.Error):  # another user's, or it has ended
@@ -173,7 +173,7 @@ def connect(address: str) -> None:
 
 
 def check_head(address: str) -> None:
-    """Raise CacheError if HOST:PORT is not a Ray head: Ray itself would try for minutes."""
+    """Raise CacheError if HOST:PORT is not a Ray head. Without this check, Ray would retry for minutes."""
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), CONNECT_S):
@@ -194,7 +194,7 @@ def check_head(address: str) -> None:
 
 @contextmanager
 def signals_kept() -> Iterator[None]:
-    """Restore the handlers of SIGINT and SIGTERM. Ray replaces them below Python's by handlers that abort."""
+    """Restore the C handlers of SIGINT and SIGTERM at the end. Ray replaces them by handlers that abort."""
     get, put = ctypes.pythonapi.PyOS_getsig, ctypes.pythonapi.PyOS_setsig
     get.argtypes, get.restype = [ctypes.c_int], ctypes.c_void_p
     put.argtypes, put.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
@@ -234,7 +234,7 @@ class ClusterOptions(Struct, frozen=True, kw_only=True):
 def start_cluster_engine(
     spec: EngineSpec, options: ClusterOptions, tell: Callable[[str], None] = lambda awaited: None
 ) -> ClusterEngine:
-    """Start the engines, and return them when all run. tell: called with each new reason for waiting. Closing ends the
+    """Start the engines, and return them when all run. tell: called with each new reason for waiting. `close` ends the
     engines. Raises CacheError.
     """
     # The system ends the processes of a local cluster with the thread that started them, so this thread stays.

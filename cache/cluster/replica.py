@@ -1,4 +1,4 @@
-"""One engine as a replica of Ray Serve, and the router that sends a request to the replica that computes it soonest.
+"""One engine as a replica of Ray Serve, and the router, which picks the replica that will compute a request first.
 
 Arguments and results are plain values and bytes of messages (`cache.serving.messages`), and text streams as it is
 generated. The router runs in the process that calls the replicas; `cache.routing` makes its decisions. Out of scope:
@@ -26,7 +26,7 @@ from cache.serving.interface import Cancellable
 from cache.serving.messages import CallName, EngineSpec, arguments_of, decoded, encoded
 
 KEY_CHARS = 16
-"""Characters of a module's key for routing. A collision only costs one more computation."""
+"""Number of characters of a module's key that routing uses. A collision only costs one more computation."""
 
 
 class Part(Struct, tag=True, frozen=True):
@@ -45,7 +45,7 @@ Reply = messages.Returned | messages.Failed
 
 
 class ReplicaState(Struct, frozen=True):
-    """The state of a replica. kept: number of its set of pinned modules, see `ClusterEngine.keep`. forgotten: number of
+    """What a replica reports. kept: number of its set of pinned modules, see `ClusterEngine.keep`. forgotten: number of
     its last deletion; None before the first call.
     """
 
@@ -108,7 +108,7 @@ class StreamedGeneration(Generation):
 
 
 class EngineReplica:
-    """The actor that Serve starts on each machine. Methods may run at the same time."""
+    """The actor that Serve starts for each engine. Methods may run at the same time."""
 
     def __init__(self, spec: bytes) -> None:
         self._engine = load_engine(decoded(spec, EngineSpec))
@@ -187,7 +187,7 @@ class EngineReplica:
         def catch_up() -> frozenset[str]:
             if self._forgotten is not None and self._forgotten >= number:
                 return frozenset()
-            self._engine.settle()  # earlier work without a reader
+            self._engine.settle()  # waits for earlier work, which may have lost its reader
             return self._forget(told, number, keys)
 
         return await self._run(catch_up)
@@ -200,16 +200,16 @@ class EngineReplica:
         return encoded(ReplicaState(state_of(self._engine, 0), self._kept, self._forgotten))
 
     def record_routing_stats(self) -> dict[str, Any]:
-        """Return the modules in memory and the queue's size. Serve calls it from time to time."""
+        """Return the modules in memory and the queue's size. Serve calls it regularly."""
         held = [*self._engine.store.device.entries][-MOST_REPORTED:]  # owned by another thread: copied in one step
         return {"modules": [short(key) for key in held], "queue": sum(self._engine.load())}
 
     def check_health(self) -> None:
         if not self._engine.is_running:
-            raise CacheError("the engine does not run")
+            raise CacheError("the engine is not running")
 
     def __del__(self) -> None:
-        if hasattr(self, "_engine"):  # the model could be loaded
+        if hasattr(self, "_engine"):  # else loading the model failed
             self._engine.close()
 
     def _is_behind(self, routing: Routing) -> bool:

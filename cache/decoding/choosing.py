@@ -1,8 +1,8 @@
-"""The choice of tokens by their logits.
+"""Choose the next tokens of answers by their logits.
 
 The next tokens of all answers of a forward pass are chosen together, on the device, with one copy to the host. They are
 sampled by the inverse of the cumulative distribution, with one random number per request, so other requests of the
-batch have no influence. Given tokens are not chosen.
+batch have no influence. Given tokens (`Sampling.given`) are used as they are.
 
 Shape letters: N answers, V tokens of the vocabulary, K most likely of them.
 """

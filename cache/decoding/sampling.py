@@ -19,8 +19,8 @@ class Sampling:
     should quote it. presence_penalty, frequency_penalty: subtracted from logits of such tokens, once or for each
     occurrence (OpenAI). logit_bias: (token, added to its logit). stop: strings that end the answer. logprobs: number of
     top tokens, see `TokenLogprob`; None: no log probabilities. given: its first tokens, which the model reads and does
-    not choose; with a stop token at their end they are the whole answer. opening: (token, bias); biases the first token
-    of a model's refusals at the start of the answer. ends_loops: see `loop_length`. Raises ValueError.
+    not choose; with a stop token at their end they are the whole answer. opening: (token, bias): the bias of the first
+    token of a refusal, only at the start of the answer. ends_loops: see `loop_length`. Raises ValueError.
     """
 
     max_tokens: int = 256
@@ -80,14 +80,14 @@ class TokenLogprob:
 
     @classmethod
     def of(cls, token: int, logits: "Tensor", most: int) -> "TokenLogprob":
-        """logits: `[vocabulary]`. most: length of `top`."""
+        """Read a token's probability from logits `[vocabulary]`. most: length of `top`."""
         values = logits.float().log_softmax(-1)
         likeliest, ids = values.topk(most)
         return cls(token, float(values[token]), tuple(zip(ids.tolist(), likeliest.tolist(), strict=True)))
 
 
 def loop_length(tokens: Sequence[int]) -> int:
-    """Return the length of a run of 12 to 80 tokens that is three times in a row at the end; 0 if there is none."""
+    """Return the length of a run of 12 to 80 tokens that ends the list three times in a row; 0: none."""
     lengths = range(12, min(80, len(tokens) // 3) + 1)
     possible = (n for n in lengths if tokens[-1 - n] == tokens[-1])  # most are ruled out by one token
     return next((n for n in possible if tokens[-2 * n :] == tokens[-3 * n : -n]), 0)
@@ -116,7 +116,7 @@ class Sampler:
         self._repeats = True
 
     def skip(self, begun: int) -> None:
-        """Skip the random numbers of an answer's first tokens. Given tokens need none."""
+        """Skip the random numbers of an answer's first `begun` tokens. Given tokens need none."""
         for _ in range(begun - len(self.sampling.given) if self.sampling.temperature else 0):
             self._random.random()
 
@@ -126,8 +126,9 @@ class Sampler:
 
 
 class TextStream:
-    """Text of a growing list of tokens. Delivered text never changes, so half a character or a possible stop string is
-    held back. An update decodes the last few tokens only: a token's text depends on the end of the text before it.
+    """Converts a growing list of tokens to text. Delivered text never changes, so an incomplete character or possible
+    stop string is held back. An update decodes only the last tokens: a token's text depends on the end of the text
+    before it.
     """
 
     def __init__(self, tokenizer: ChatTokenizer, stop: tuple[str, ...]) -> None:
@@ -152,7 +153,7 @@ class TextStream:
         return piece
 
     def resume(self, tokens: Sequence[int], delivered: int) -> None:
-        """Add tokens whose text was delivered: `delivered` characters, at an end including half a character."""
+        """Add tokens whose text was already delivered. delivered: characters, with an incomplete one at the end."""
         self.update(tokens)
         self._given = max(self._given, delivered)
 

@@ -1,1 +1,1 @@
-"""Requests in, tokens out: admission, scheduling, encoding and the engine thread."""
+"""Answer requests: admission, scheduling, encoding and the engine thread."""

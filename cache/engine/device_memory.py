@@ -38,9 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class RowLimit:
-    """The maximum pass size. most: rows that a pass may have now. num_shortages: how often device memory has run
-    out.
-    """
+    """Adapts the size of passes. most: rows that a pass may have now. num_shortages: how often memory ran out."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -49,7 +47,7 @@ class RowLimit:
         self._num_cut = self._num_well = 0
 
     def fit(self, scheduled: dict[Sequence, int]) -> dict[Sequence, int]:
-        """Reduce a pass to at most `most` rows. scheduled: rows by sequence. Sequences skipped longest go first."""
+        """Reduce a pass to at most `most` rows. scheduled: rows by sequence. Sequences that waited longest go first."""
         if sum(scheduled.values()) <= self.most:
             return scheduled
         self._num_cut += 1
@@ -135,7 +133,7 @@ PREFILL_ROWS = 64  # smaller passes tell little about the cost of a module
 
 
 class PassTimer:
-    """Times of consecutive passes, on the launching thread, in seconds of `time.perf_counter`. On a CPU, a call returns
+    """Measures consecutive passes on the launching thread, in seconds of `time.perf_counter`. On a CPU, a call returns
     when its work is done.
     """
 
@@ -163,7 +161,7 @@ class PassTimer:
 
 
 class CudaEvents:
-    """Events of the stream in which a GPU computes passes."""
+    """Records events in the stream in which a GPU computes passes."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -178,7 +176,7 @@ class CudaEvents:
 
 
 class EventTimer(PassTimer):
-    """Times on a device that computes asynchronously."""
+    """Measures passes on a device that computes asynchronously."""
 
     def __init__(self, events: CudaEvents) -> None:
         self._events = events
@@ -251,7 +249,7 @@ class Gauge:
 
 
 class CudaGauge(Gauge):
-    """The gauge of a GPU."""
+    """Measures memory of a GPU."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -270,7 +268,7 @@ class CudaGauge(Gauge):
 
 
 def allocate_arena(model: Model, size: ArenaSize, answers: int, row_limit: RowLimit) -> Arena:
-    """Allocate an engine's KV pool. answers: at the same time. Raises CapacityError if memory is short."""
+    """Allocate an engine's KV pool. answers: number at the same time. Raises CapacityError if memory is short."""
     device = model.device
     gauge = CudaGauge(device) if device.type == "cuda" else Gauge()
     if size != "auto":

@@ -2,7 +2,7 @@
 
 A module is encoded after its conditioning prefix and left context only, as a sequence in the shared forward passes,
 once for all requests that need it. A prefetch brings modules that a request may need soon to device memory while no
-request runs. Between two steps it holds no memory. Out of scope: running passes (`engine_core`), predicting modules.
+request runs. A prefetch holds no memory between two steps. Out of scope: passes (`engine_core`), predictions.
 """
 
 import logging
@@ -46,7 +46,7 @@ class Encoding:
 
 @dataclass(slots=True, eq=False)
 class EncodeJob:
-    """Modules to encode in advance. started: those started, by key. into_memory: also load modules from disk."""
+    """Modules to encode in advance. started: modules started, by key. into_memory: also load modules from disk."""
 
     segments: deque[tuple[Segment, str]]
     done: Future[Encoded]
@@ -175,7 +175,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Prefetch:
-    """Modules that may be needed soon. segments: those not found in device memory yet, most likely first."""
+    """Modules that may be needed soon. segments: modules not yet found in device memory, most likely first."""
 
     segments: list[Segment]
     tenant: str

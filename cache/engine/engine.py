@@ -1,4 +1,4 @@
-"""The engine for other threads: one queue takes requests, and a queue per request returns text.
+"""The engine as other threads use it: one queue takes requests, and a queue per request returns text.
 
 One thread computes (`engine_core`), and only it accesses KV memory. Other threads run functions between two steps
 (`Engine.call`). An unforeseen error may leave that memory in any state. Then every open request ends with an error, and
@@ -45,7 +45,7 @@ class IdleRun:
     def __init__(
         self, model: Model, request: Request, generation: Generation, give_up: Callable[[], bool], row_limit: RowLimit
     ) -> None:
-        """give_up: returns whether there is other work, called at every layer. row_limit: the device's."""
+        """give_up: returns whether other work waits; called at every layer. row_limit: limit of the device."""
         slots = request.plan.num_tokens + max(1, request.sampling.max_tokens)
         store = Store(Arena(model.info.kv, slots, model.device), model.info.fingerprint)
         self._core, self._generation = EngineCore(model, store, give_up, row_limit=row_limit), generation
@@ -262,7 +262,7 @@ class Engine(Arranger):
         return not self._core.has_work
 
     def call(self, function: Callable[[Store], T], most_s: float = float("inf")) -> T:
-        """Run a function of the store on the engine thread between two steps. Raises its and `_awaited`'s errors."""
+        """Run a function of the store on the engine thread between steps. Raises its errors, and CacheError."""
         future: Future[T] = Future()
 
         def run() -> None:
@@ -362,7 +362,7 @@ class Engine(Arranger):
             except queue.Empty:
                 return
             except Exception as error:  # the store has failed
-                log.warning("a call to a failed engine: %s", error)
+                log.warning("a call to the failed engine has failed: %s", error)
             self._fail_all(CacheError(RESTING))
 
     def _fail_all(self, error: CacheError) -> None:

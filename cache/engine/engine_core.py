@@ -65,8 +65,8 @@ class ForgetJob:
 
 @dataclass(frozen=True, slots=True)
 class PassResult:
-    """logits: float32 `[rows, vocabulary]`. outputs: each request's slice of the rows. tokens: chosen by the model
-    itself; then there are no logits.
+    """The result of a pass. logits: float32 `[rows, vocabulary]`. outputs: each request's slice of the rows. tokens:
+    chosen by the model itself; then there are no logits.
     """
 
     logits: Tensor
@@ -191,7 +191,7 @@ class EngineCore:
         if (problem := problem_of_prompt(waiting.request, self.model.info)) is not None:
             waiting.generation.deliver(PromptError(problem))
         elif len(self._waiting) + len(self._running) >= self._limits.waiting + self._limits.running:
-            busy = "the desk is busy: too many questions are waiting, try again soon"
+            busy = "the server is busy: too many questions are waiting, try again soon"
             waiting.generation.deliver(EngineFull(busy))
         else:
             self._waiting.append(waiting)
@@ -213,7 +213,7 @@ class EngineCore:
         if self._limits.seconds is None:
             return
         deadline = time.perf_counter() - self._limits.seconds
-        busy = f"the question has waited {self._limits.seconds:g} s: the desk is busy, try again soon"
+        busy = f"the question has waited {self._limits.seconds:g} s: the server is busy, try again soon"
         for running in [r for r in self._running if r.admitted.submitted < deadline]:
             self._running.remove(running)
             if running.answer:
@@ -375,7 +375,7 @@ class EngineCore:
 
     def _decode(self, chunks: Many[Chunk], answers: Many[Running]) -> dict[Running, list[int] | Exception] | None:
         """Let the model choose several tokens of every answer by itself. Returns None if the engine must choose a
-        token, or if the pass has other work. answers: those with outputs in the pass.
+        token, or if the pass has other work. answers: answers with outputs in the pass.
         """
         steps = min((answer.most_steps for answer in answers), default=0)
         if steps < 2 or len(answers) < len(chunks):
@@ -453,7 +453,7 @@ def problem_of_prompt(request: Request, info: ModelInfo) -> str | None:
     runs = (*(span.tokens for span in request.plan.spans), request.begun, request.teacher_forced)
     strange = next((token for run in runs for token in run if not 0 <= token < info.vocabulary), None)
     if strange is not None:
-        return f"the prompt has token {strange}, the model has {info.vocabulary}"
+        return f"the prompt contains token {strange}, but the model has only {info.vocabulary} tokens"
     if needed > info.max_positions:
         return f"the prompt needs {needed} positions, the model has {info.max_positions}"
     return None

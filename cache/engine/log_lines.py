@@ -15,7 +15,7 @@ LogFormat: TypeAlias = Literal["text", "json"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 QUOTING = (ValueError, LookupError)
-"""Exceptions whose messages may quote values, including those of pydantic and of decoding."""
+"""Exceptions whose messages may quote values, including exceptions of pydantic and of decoding."""
 _PACKAGES = ("app", "cache", "retrieval", "evals")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "request_id"}
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class TextLines(logging.Formatter):
-    """Level, logger, message, and the request id if there is one."""
+    """Formats a record as text: level, logger, message, and the request id if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         request = f" [request {found}]" if (found := getattr(record, "request_id", "")) else ""
@@ -32,7 +32,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One object: time (UTC), level, logger, message, request_id, `extra` fields, exception."""
+    """Formats a record as one object: time (UTC), level, logger, message, request_id, `extra` fields, exception."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -65,7 +65,7 @@ def traced(record: logging.LogRecord) -> str:
         last = [type(error).__qualname__] if isinstance(error, QUOTING) else traceback.format_exception_only(error)
         parts.append("".join([*traceback.format_tb(error.__traceback__), *last]).rstrip())
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    return "\nfrom which came\n".join(reversed(parts))
+    return "\nwhich caused:\n".join(reversed(parts))
 
 
 def write_log(format_: LogFormat = "text", level: LogLevel = "warning", *filters: logging.Filter) -> None:

@@ -24,8 +24,8 @@ REMEMBERED = 10_000  # selections stored for later turns of conversations
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectiveRecomputation:
-    """A policy. share: share of the last turn's module rows to recompute. by: selected by the question or at random.
-    Raises ValueError for a share out of range.
+    """A recomputation policy. share: of the last turn's module rows. by: selected by the question or at random. Raises
+    ValueError for a share out of range.
     """
 
     share: float = 0.0
@@ -86,7 +86,7 @@ class RowSelector:
         )
 
     def finish(self, selection: RowSelection, session: str | None, scores: "Sequence[Tensor]" = ()) -> Plan:
-        """Return the plan with the policy's rows computed. scores: float32 `[rows]` for each candidate, if needed."""
+        """Return the plan that computes the policy's rows. scores: float32 `[rows]` for each candidate, if needed."""
         plan, candidates = selection.plan, selection.candidates
         if selection.needs_scores:
             spans = zip(candidates, scores, strict=True)

@@ -103,7 +103,7 @@ class ModuleUse:
 @dataclass(slots=True, kw_only=True)
 class Timings:
     """Milliseconds. queue: waiting to start. load: finding modules, and loading them from disk. prefill: the rest up to
-    the first token, with encoding. ttft, total: from submission.
+    the first token, with encoding. ttft, total: from submission to the first token, and to the end.
     """
 
     queue: float = 0.0
@@ -115,9 +115,9 @@ class Timings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """A finished answer. tokens: the exact ids of `text`; None if a stop string cut inside a token. exact: it is the
-    same as with full attention. logits: a float32 tensor `[answer tokens, vocabulary]` on the host, if teacher-forced.
-    silence: why a remote model returned no text, in one line; else empty.
+    """A finished answer. tokens: the exact ids of `text`; None if a stop string ended inside a token. exact: the answer
+    is the same as with full attention. logits: a float32 tensor `[answer tokens, vocabulary]` on the host, if
+    teacher-forced. silence: why a remote model returned no text, in one line; else empty.
     """
 
     text: str

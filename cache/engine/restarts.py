@@ -1,4 +1,4 @@
-"""Parts that an engine and its wrappers share: rests after failures, refused prompts, arranging prompts."""
+"""Parts that an engine and its wrappers share: waits after failures, refused prompts, and arranging prompts."""
 
 import time
 from collections import deque
@@ -22,13 +22,13 @@ REFUSED = "the engine has failed twice during this prompt: ask something else, o
 
 
 class Rests:
-    """Rests before the restarts of a failed engine. The engine is always restarted."""
+    """Waiting times before the restarts of a failed engine. The engine is always restarted."""
 
     def __init__(self) -> None:
         self._number, self._failed = 0, float("-inf")
 
     def failed(self) -> float:
-        """Record a failure. Returns the seconds to rest."""
+        """Record a failure. Returns the seconds to wait."""
         now = time.monotonic()
         if now - self._failed > FORGOTTEN_S:
             self._number = 0
@@ -39,7 +39,7 @@ class Rests:
 
 
 class LostPrompts:
-    """Prompts that were open when an engine failed. Thread-safe."""
+    """Remembers the prompts that were open when an engine failed. Thread-safe."""
 
     def __init__(self) -> None:
         self._lost: deque[tuple[float, frozenset[str]]] = deque(maxlen=MOST_NOTED)
@@ -59,7 +59,7 @@ def _digest_of(plan: Plan) -> str:
 
 
 REMEMBERED_RUNS, REMEMBERED_CHARS = 1024, 8000
-"""Number of texts whose tokens are remembered, and their maximum length: about 20 KiB each for passages, at most 300
+"""Number of texts whose tokens are cached, and their maximum length. A passage takes about 20 KiB, a text at most 300
 KiB.
 """
 

@@ -82,9 +82,9 @@ PAGE = 32  # slots that an answer gets at a time
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """A request being answered. fresh: steps after the pinned prefix: computed steps with their first own row, modules
-    with row -1. most_tokens: limit of the answer. forced_logits: logits that predict a teacher-forced answer.
-    keeps_rows: later requests may reuse its rows.
+    """A request being answered. fresh: steps after the pinned prefix, each with its first own row; modules have row -1.
+    most_tokens: limit of the answer. forced_logits: logits that predict a teacher-forced answer. keeps_rows: later
+    requests may reuse its rows.
     """
 
     admitted: Waiting

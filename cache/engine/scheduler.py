@@ -1,5 +1,5 @@
-"""Sequences of tokens to compute, each after rows of the KV pool that it reads. Divides the next forward pass among
-them. No tensors.
+"""Divide the next forward pass among sequences of tokens. Each sequence is computed after the rows of the KV pool that
+it reads. No tensors are used.
 
 Generating sequences come first, one row each. Prompts and modules being encoded fill the rest in chunks, ordered by
 arrival time plus their own remaining compute time, so a short prompt overtakes a long one, but a long one does not wait
@@ -20,8 +20,8 @@ from cache.prompt.plan import Segment, Span
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """tokens[i] has position id positions[i], and its KV goes to slot i of `own`, which may be longer for generated
-    tokens. Rows before `computed` are in the pool. arrived: arrival time, in seconds of any clock.
+    """Tokens to compute. tokens[i] has position id positions[i], and its KV goes to slot i of `own`, which may be
+    longer for generated tokens. Rows before `computed` are in the pool. arrived: arrival time, in seconds of any clock.
     """
 
     tokens: list[int]
@@ -115,7 +115,7 @@ first token. With fewer, reading the weights once more costs more than it saves.
 
 
 class Schedulable(Protocol):
-    """Work for a forward pass; a `Sequence` is one."""
+    """Work for a forward pass, for example a `Sequence`."""
 
     @property
     def pending(self) -> int:
@@ -143,8 +143,8 @@ def schedule(sequences: Collection[S], row_seconds: float, pass_seconds: float =
 
 
 def schedule_alone(sequences: Collection[S], row_seconds: float) -> dict[S, int]:
-    """Return prompts to compute completely in a separate pass while answers wait: rows by sequence. Empty if that does
-    not pay off, or after such a pass.
+    """Return prompts to compute completely in a separate pass while answers wait: rows by sequence. Empty if few
+    answers wait, or if no prompt is short enough.
     """
     if sum(sequence.pending == 1 for sequence in sequences) < MANY_ANSWERS:
         return {}

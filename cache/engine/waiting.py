@@ -27,8 +27,8 @@ from cache.prompt.plan import Plan, Segment, Span
 
 
 class RowScoring:
-    """The scores that a selection needs. sequence: its computation; when it has no pending rows, the scores are
-    complete. It holds slots and a pinned prefix until `release`.
+    """Computes the scores that a selection needs. sequence: rows to compute for them; when it has no pending rows, the
+    scores are complete. It holds slots and a pinned prefix until `release`.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class RowScoring:
         return ScoredChunk(index, max(0, min(rows, len(self._plan.spans[-1].tokens) - behind)), self._of_pass)
 
     def add_pass(self) -> None:
-        """Count the last pass. A failed one may have scored some layers only."""
+        """Add the scores of the last pass. Call it only if the pass succeeded: a failed pass may lack some layers."""
         for placed, squares in self._of_pass.items():
             self._squares[placed] += squares
 
@@ -176,7 +176,7 @@ class Waiting:
         return any(not keys.isdisjoint(keys_of(segment, tenant, store)) for segment in plan.segments())
 
     def release(self, store: Store) -> None:
-        """Unpin its modules and drop its scoring. The request may be retried later."""
+        """Unpin the request's modules and drop its scoring. It may be retried later."""
         self._end_scoring(store)
         for entry in self.entries.values():
             store.device.release(entry)

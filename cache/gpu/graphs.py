@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 class Bucket(NamedTuple):
-    """The size of a graph: packed rows, and partial results, which are at least as many as tiles and readers."""
+    """The size of a graph: maximum packed rows, and maximum partial results, which also limit tiles and readers."""
 
     rows: int
     partials: int
@@ -54,8 +54,8 @@ are two sizes for each number of rows.
 
 
 class CudaCapture:
-    """Captures the graphs of one `GraphedPasses`. They share a memory pool: only one runs at a time. Other graphs need
-    another pool: PyTorch refuses to capture into a pool whose graphs are deleted while its memory is in use.
+    """Captures the graphs of one `GraphedPasses`. They share a memory pool, because only one runs at a time. Other
+    graphs need another pool: PyTorch cannot capture into a pool that is in use while its graphs are deleted.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -79,7 +79,7 @@ class CudaCapture:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A captured pass. block: its tiles' size, see `Tables`. tables: consecutive int32 tables that replay reads."""
+    """A captured pass. block: size of its tiles, see `Tables`. tables: consecutive int32 tables that replay reads."""
 
     bucket: Bucket
     block: int
@@ -119,7 +119,7 @@ class GraphedPasses:
             self._graphs.clear()
 
     def forward(self, chunks: Sequence[Chunk], outputs: Sequence[int], give_up: Callable[[], bool]) -> Tensor | None:
-        """Run a pass as `Model.forward`, but call give_up once. Returns None if the pass fits no graph."""
+        """Run a pass as `Model.forward`. give_up is called once, before it. Returns None if the pass fits no graph."""
         tokens = [token for chunk in chunks for token in chunk.tokens]
         fitting = [graph for graph in self._graphs if graph.bucket.rows >= len(tokens)]
         if not fitting:

@@ -1,6 +1,6 @@
 """A forward pass with our GPU kernels: two launches per layer for all items.
 
-Does everything of `cache.attention.forward_pass.Pass` (rotation, ALiBi, sliding windows, soft caps) except scoring.
+Supports rotation, ALiBi, sliding windows and soft caps, like `cache.attention.forward_pass.Pass`, but not scoring.
 """
 
 from collections.abc import Callable, Sequence

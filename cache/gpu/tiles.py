@@ -71,8 +71,8 @@ class Tables(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TilePlan:
-    """A pass for the kernels. num_partials: number of partial results that have memory. The other fields: see `Tables`;
-    on the device, int32.
+    """The tables of a pass on the device. num_partials: number of partial results that have memory. The other fields:
+    see `Tables`; int32.
     """
 
     num_partials: int
@@ -117,7 +117,7 @@ def make_tables(
 
 
 def block_size(most_readers: int, group: int) -> int:
-    """Return the query rows of a tile: a power of two that holds a whole group."""
+    """Return the query rows of a tile: a power of two, at least the query heads of a group."""
     fitting = SMALL_BLOCK if most_readers * group <= SMALL_BLOCK else LARGE_BLOCK
     return max(fitting, 1 << (group - 1).bit_length())
 

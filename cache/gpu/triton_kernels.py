@@ -123,8 +123,8 @@ def attend_tile(
 def merge_partials(
     out, lse, first_partial, partials, merged, SIZE: tl.constexpr, PADDED: tl.constexpr, PARTS: tl.constexpr
 ):
-    """Merge one packed row and query head: out and lse as `attend_tile` writes them, tables of a `TilePlan`; writes
-    merged `[T, H*G, D]` in its dtype; zeros if a row sees no key.
+    """Merge the partial results of one packed row and query head. out, lse: from `attend_tile`. Others: tables of a
+    `TilePlan`. Writes merged `[T, H*G, D]` in its dtype: zeros if a row sees no key.
     """
     row, head, heads = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     size = tl.arange(0, PADDED)
@@ -177,7 +177,7 @@ def attend_tiles(
 ) -> Tensor:
     """Compute the attention of a pass in one layer, in two launches. q `[T, H*G, D]`, keys and values `[slots, H, D]`,
     all contiguous; key_positions int64 `[slots]`. turn: cos and sin of the plan's turns, float32 `[turns, D_rotary]`.
-    slopes: ALiBi's, float32 `[H]`. Returns `[T, H*G, D]` in the dtype of q.
+    slopes: for ALiBi, float32 `[H]`. Returns `[T, H*G, D]` in the dtype of q.
     """
     rows, heads, size = q.shape
     kv_heads = keys.shape[1]

@@ -3,7 +3,7 @@ two calls per layer, one over keys that all rows of an extent see, one for causa
 
 An entry is some readers and a run of slots, by start and length. Query heads that share keys are folded into rows,
 except in causal entries, because the mask would be wrong. Out of scope: scoring, ALiBi, sliding windows, soft caps, and
-more than 16 bits. It has not run on a GPU.
+numbers of more than 16 bits. It has not run on a GPU.
 
 Shape letters: R readers of all entries, T packed rows, P the most readers of any row, H key/value heads, G query heads
 per key/value head, D head size.
@@ -44,7 +44,7 @@ class Entries:
 
 
 def plan_entries(chunks: Sequence[Chunk], most_keys: int = MOST_KEYS) -> tuple[Entries, Entries]:
-    """Return entries whose readers see all their keys, and causal ones."""
+    """Return two sets of entries: readers see all keys, or only keys up to themselves (causal)."""
     whole, causal = Entries(), Entries()
     items, turns = plan_items(chunks), dict[int, int]()
     runs, readers = plan_arrays([item for item in items if not item.causal], turns)

@@ -68,7 +68,7 @@ def join_extents(extents: Iterable[Extent]) -> list[Extent]:
 
 
 class ExtentAllocator:
-    """Allocation over `capacity` slots. Parts of an extent may be freed separately. Not thread-safe."""
+    """Allocates extents among `capacity` slots. Parts of an extent may be freed separately. Not thread-safe."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = self.free_slots = capacity
@@ -83,7 +83,7 @@ class ExtentAllocator:
         return [Extent(start, self._length[start]) for start in self._starts]
 
     def allocate(self, length: int) -> Extent | None:
-        """Return the first `length` slots of the smallest hole that fits, or None."""
+        """Return the first `length` slots of the smallest free range (hole) that fits, or None."""
         assert length > 0, length
         at = bisect_left(self._by_length, (length, 0))
         return None if at == len(self._by_length) else self._take(self._by_length[at][1], length)
@@ -163,7 +163,7 @@ class ExtentAllocator:
 
 
 class Event(Protocol):
-    """A point in a stream; `torch.cuda.Event` is one."""
+    """A point in a CUDA stream, for example a `torch.cuda.Event`."""
 
     def query(self) -> bool:
         """Return whether the stream has passed this point. Does not wait."""
@@ -173,7 +173,7 @@ class Event(Protocol):
 
 
 class CopyStream:
-    """A CUDA stream for copies. The computing stream is the current one of the calling thread."""
+    """A CUDA stream for copies. Passes run on another stream: the current one of the calling thread."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._stream = device, torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -237,7 +237,7 @@ class Batch:
 
 
 class Copies:
-    """Copies of one pool, layer by layer, on a stream. Owned by the engine thread."""
+    """Runs the copies of one pool, layer by layer, on a stream. Owned by the engine thread."""
 
     def __init__(self, stream: CopyStream, layers: int) -> None:
         self.stream, self._layers = stream, layers
@@ -254,7 +254,7 @@ class Copies:
         self._noted.append((copy, tokens))
 
     def begin(self) -> None:
-        """Queue all added copies on the stream. Raises the device's error; the next call continues from there."""
+        """Queue all added copies on the stream. Raises device errors; the next call continues at the failed copy."""
         self._go_on()
         if self._noted:
             self.stream.wait_for_compute()  # it may still write rows to copy, or read rows to replace
@@ -302,8 +302,8 @@ def name_of(dtype: torch.dtype) -> DType:
 
 
 class Arena:
-    """KV memory of `slots` tokens on one device. positions: int64 `[slots + 1]`. scratch_slot: one more slot, for rows
-    that are never read. copies: copies modules from and to the pool during passes; None on a CPU.
+    """KV memory of `slots` tokens on one device. positions: ids of the keys, int64 `[slots + 1]`. scratch_slot: one
+    more slot, for rows that are never read. copies: copies modules from and to the pool during passes; None on a CPU.
     """
 
     def __init__(self, shape: KVShape, slots: int, device: torch.device) -> None:

@@ -29,9 +29,9 @@ READERS = 2  # threads: one waits for the disk while the other computes a checks
 
 @dataclass(slots=True, eq=False)
 class ModuleLoad:
-    """A module being loaded into a reserved extent. positions: ids of its keys. seconds: until its thread ended,
-    waiting included. staged: its rows in pinned memory, `[layers, 2, length, kv_heads, head_dim]`, if not in the extent
-    yet.
+    """A module being loaded into a reserved extent. positions: ids of its keys. seconds: from the request until its
+    thread ended, including the wait. staged: its rows in pinned memory, `[layers, 2, length, kv_heads, head_dim]`, if
+    not in the extent yet.
     """
 
     header: ModuleHeader
@@ -50,7 +50,7 @@ class ModuleLoad:
 
 
 class Loader:
-    """Loads of one pool, by key. on_end: called on any thread when a load ends."""
+    """Loads modules into one pool. running: by key. on_end: called on any thread when a load ends."""
 
     def __init__(self, arena: Arena, on_end: Callable[[], None]) -> None:
         self.running: dict[str, ModuleLoad] = {}
@@ -128,7 +128,7 @@ log = logging.getLogger(__name__)
 
 class DiskWriter:
     """Writes modules in the order of submission, and leaves part of the disk free. failures: writes that failed.
-    skipped: modules not written because the disk was too slow. pending: submitted and not written yet, by key.
+    skipped: modules not written because the disk was too slow. pending: modules not written yet, by key.
     """
 
     def __init__(self, disk: DiskTier, storage: KVStorage) -> None:
@@ -148,7 +148,7 @@ class DiskWriter:
         """Queue one module. If too many wait, it is skipped, and encoded again after it is evicted from memory."""
         if len(self.pending) >= MOST_PENDING:
             if not self.skipped:
-                log.warning("modules are encoded faster than the disk writes them: some are not stored there")
+                log.warning("modules are encoded faster than the disk writes them: some are not stored on disk")
             self.skipped += 1
             return
         job = self.pending[header.key] = (header, rows)

@@ -40,8 +40,8 @@ Owner = CacheEntry | PrefixNode  # owner of slots while no request is in flight
 
 
 class DeviceMemory:
-    """Modules and prefixes in a pool of `slots`. cost: seconds per token to restore an evicted one. evictions: number
-    so far, of "module" and "prefix". on_eviction: called with an evicted module while its rows are still there.
+    """Manages modules and prefixes in a pool of `slots`. cost: seconds per token to restore an evicted one. evictions:
+    number so far, of "module" and "prefix". on_eviction: called with an evicted module while its rows are still there.
     """
 
     def __init__(self, slots: int, cost: Callable[[Owner], float], on_eviction: Callable[[CacheEntry], None]) -> None:
@@ -72,7 +72,7 @@ class DeviceMemory:
             if not victims:
                 raise CapacityError(
                     f"{length} tokens of KV memory are needed in one piece, {self._largest_possible()} are free and "
-                    f"the rest of {self.allocator.capacity} is in use: raise --memory or ask for less at once"
+                    f"the rest of {self.allocator.capacity} is in use: raise --memory, or send fewer or shorter prompts"
                 )
             for victim in victims:
                 self._evict(victim)
@@ -108,7 +108,7 @@ class DeviceMemory:
             self.allocator.free(extent)
 
     def admit(self, header: ModuleHeader, extent: Extent, evicted: CacheEntry | None = None) -> CacheEntry:
-        """Enter a module whose rows are in an extent, and pin it. evicted: its earlier entry, if any."""
+        """Add a module whose rows are in an extent, and pin it. evicted: its earlier entry, if any."""
         assert header.key not in self.entries, header
         entry = self.entries[header.key] = CacheEntry(header, extent, refs=1)
         if evicted is not None:
@@ -187,8 +187,8 @@ class DeviceMemory:
         return not any(self.prefixes.nodes(tenant))
 
     def check_integrity(self, reserved: Iterable[Extent] = ()) -> None:
-        """Assert that extents cover the pool, that nothing is pinned, and that all bookkeeping agrees. Only while no
-        request is in flight. reserved: extents of modules that are being loaded.
+        """Assert that extents cover the pool, that nothing is pinned, and that all bookkeeping agrees. Call it only
+        while no request is in flight. reserved: extents of modules that are being loaded.
         """
         owners: list[Owner] = [*self.entries.values(), *self.prefixes.nodes()]
         for owner in owners:
@@ -205,7 +205,7 @@ class DeviceMemory:
     def _shortage(self, length: int, available: int) -> CapacityError:
         return CapacityError(
             f"{length} tokens of KV memory are needed, {available} are free and the rest of "
-            f"{self.allocator.capacity} is in use: raise --memory or ask for less at once"
+            f"{self.allocator.capacity} is in use: raise --memory, or send fewer or shorter prompts"
         )
 
     def _count_use(self, entry: CacheEntry) -> None:

@@ -2,8 +2,8 @@
 
 A file is written under a temporary name, synced and renamed. A missing, truncated, foreign or damaged file is a miss
 and is removed; it never returns wrong KV. The least recently used files are removed to stay within the capacity and to
-leave part of the disk free. A failing disk loses its modules but raises only in `write` and `keep_floor`. Several
-threads read and remove files; only one writes them. torch is imported by the first module that is read or written.
+leave part of the disk free. If the disk fails, its modules are lost, but only `write` and `keep_floor` raise an error.
+Several threads read and remove files; only one writes them. torch is imported when the first module is read or written.
 """
 
 import ctypes
@@ -54,7 +54,7 @@ def free_space(folder: Path | str, floor: int | None) -> FreeSpace:
 
 def return_freed_memory() -> None:
     """Return freed memory to the system, if the C library can (glibc). Otherwise the process keeps half a gigabyte
-    after a model was loaded, and 40 MB for every 64 embedded passages, whose different lengths fragment it.
+    after a model was loaded, and 40 MB for every 64 embedded passages, as different lengths fragment memory.
     """
     with suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
@@ -111,7 +111,7 @@ class ModuleHeader:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierContents:
     """Contents of the tiers. modules: tier, header and bytes, slowest tier first. evictions: by tier, on the device by
-    kind. space: of the disk, if known. failed_writes, skipped_writes: modules that the disk refused, and that were
+    kind. space: of the disk, if known. failed_writes: number of modules that the disk refused. skipped_writes: number
     skipped because it was too slow.
     """
 
@@ -143,7 +143,7 @@ class Unreachable(LoadFailed):
 
 @dataclass(slots=True)
 class DiskEntry:
-    """A file of the tier."""
+    """One file of the disk tier."""
 
     header: ModuleHeader
     num_bytes: int
@@ -351,7 +351,7 @@ def _delete(path: Path) -> bool:
 
 
 def read_file(path: Path) -> bytearray:
-    """Return a file's bytes. It is not memory-mapped: a failing disk would then end the process instead of raising."""
+    """Return a file's bytes. With memory mapping, a failing disk would end the process instead of raising an error."""
     with open(path, "rb") as file:
         data = bytearray(os.fstat(file.fileno()).st_size)
         file.readinto(data)
@@ -378,7 +378,7 @@ def checked_rows(key: str, data: bytearray) -> "Tensor":
 
 
 def save_module(path: Path, header: ModuleHeader, rows: "Tensor") -> None:
-    """Write the file of a module, neither synced nor atomic. Raises OSError, SafetensorError."""
+    """Write the file of a module directly: without sync, and not atomically. Raises OSError, SafetensorError."""
     from safetensors.torch import save_file
 
     from cache.memory.kv_format import pack
@@ -438,7 +438,7 @@ def nameless(key: str) -> ModuleHeader:
 
 
 def checksum_of(tensors: "Mapping[str, Tensor]") -> str:
-    """Return the SHA-256 of raw bytes (in hardware, several times faster than BLAKE2b)."""
+    """Return the SHA-256 of the tensors' bytes. With CPU support it is several times faster than BLAKE2b."""
     import torch
 
     hasher = hashlib.sha256()

@@ -3,12 +3,12 @@
 Each use counts half as much after a half-life (LRFU, Lee et al. 2001). A long half-life gives the most hits while
 popularity is stable, a short one while it changes. Two simulations hold the keys that memory would hold under each
 half-life. The one with more recent hits decides (as in LeCaR, Vietri et al. 2018, and the shadow caches of adaptive
-W-TinyLFU, Einziger et al. 2018). A round, the unit of half-lives, is as many uses as memory holds entries.
+W-TinyLFU, Einziger et al. 2018). The unit of half-lives is a round: as many uses as there are entries in memory.
 
 The value is the mark (see `Marks`) + log2(seconds), where seconds is the present cost to restore one token. Use counts
 of evicted modules are remembered, so a popular module keeps its value when it returns. Pinned modules are evicted last.
-Values are in a heap and mostly rise, so the lowest is recomputed when it is needed. All are recomputed from time to
-time, because costs change.
+Values are in a heap and mostly rise, so the lowest is recomputed when it is needed. All values are recomputed
+regularly, because costs change.
 """
 
 import heapq
@@ -24,7 +24,7 @@ Marks = tuple[float, float]
 
 
 class Rehearsal:
-    """The keys that memory would hold under one half-life."""
+    """Simulates the keys that memory would hold under one half-life."""
 
     def __init__(self) -> None:
         self._marks: dict[str, float] = {}
@@ -52,7 +52,7 @@ class Rehearsal:
 
 
 class HalfLife:
-    """The number of rounds so far, and the half-life in use."""
+    """Counts rounds, and chooses the half-life: SHORT or LONG."""
 
     def __init__(self) -> None:
         self.rounds = 0.0
@@ -100,7 +100,7 @@ LEAST_REFRESHED = 64
 
 
 class Victim(Protocol):
-    """A candidate for eviction. marks: its uses, None before the first."""
+    """An object that may be evicted. marks: record of its uses; None before the first use."""
 
     marks: Marks | None
 
@@ -109,8 +109,8 @@ V = TypeVar("V", bound=Victim)
 
 
 class EvictionQueue(Generic[V]):
-    """Candidates for eviction, lowest value first. is_evictable: whether a candidate still is evictable. cost: seconds
-    per token to restore it. is_kept: whether it is evicted last. half_life: another queue's, to use its marks here.
+    """Candidates for eviction, lowest value first. is_evictable: returns whether a candidate is still evictable. cost:
+    seconds per token to restore it. is_kept: whether it is evicted last. half_life: of another queue, to share marks.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class EvictionQueue(Generic[V]):
         self._is_short = False  # the half-life by which the heap is ordered
 
     def add(self, victim: V) -> None:
-        """Add a candidate until `is_evictable` returns false. Without marks it counts as used now."""
+        """Add a candidate. It stays until `is_evictable` returns False. Without marks it counts as used now."""
         victim.marks = victim.marks or self.half_life.begin()
         if len(self._heap) >= self._most:  # many candidates may be gone without an eviction
             self.refresh()

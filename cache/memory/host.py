@@ -21,7 +21,7 @@ from cache.memory.kv_shape import KVStorage
 
 @dataclass(slots=True, eq=False)
 class HostEntry:
-    """A module of the tier. marks: its uses on the device. Its rows are in `tensors` (see `kv_format`) or in
+    """A module in host memory. marks: its uses on the device. Its rows are in `tensors` (see `kv_format`) or in
     `pieces` of pinned memory.
     """
 
@@ -33,7 +33,7 @@ class HostEntry:
 
 
 class HostTier:
-    """At most `capacity` bytes of evicted modules. cost: seconds per token to restore an evicted one. half_life: of the
+    """Stores at most `capacity` bytes of evicted modules. cost: seconds per token to restore one. half_life: of the
     device's queue. evictions: number so far. kept: keys that are evicted last.
     """
 
@@ -94,7 +94,7 @@ class HostTier:
         self._queue.refresh()
 
     def close(self) -> None:
-        """Release resources of the operating system."""
+        """Release pinned memory, if any."""
 
     def check_integrity(self) -> None:
         assert self.num_bytes == sum(entry.num_bytes for entry in self.entries.values()) <= self.capacity

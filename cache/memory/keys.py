@@ -1,4 +1,4 @@
-"""Content addresses of encoded modules.
+"""Content addresses (keys) of encoded modules.
 
 A key covers everything the KV depends on: model, dtype, position scheme (all in the model's fingerprint), who may
 share it (tenant), the context before the segment while it was encoded (prefix and left context), its positions and its
@@ -25,9 +25,7 @@ TENANT_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 def digest(*parts: bytes | str) -> str:
-    """Return a tagged BLAKE2b-256 over length-prefixed parts, so that different lists never collide by
-    concatenation.
-    """
+    """Return a tagged BLAKE2b-256 of parts. The length precedes each part, so different lists give different input."""
     hasher = hashlib.blake2b(digest_size=32)
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -70,12 +68,12 @@ def segment_key(segment: Segment, *, fingerprint: str, tenant: str = PUBLIC_TENA
 
 
 Source = Literal["device", "host", "disk", "computed", "elsewhere"]
-"""The source of a module's rows. elsewhere: a remote model, which does not report it."""
+"""The source of a module's rows. elsewhere: the server of a remote model, which does not report the source."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixUse:
-    """A computed prefix that later requests reused. tokens: its last run; num_tokens: its whole length."""
+    """A computed prefix that later requests reused. tokens: its last part; num_tokens: its whole length."""
 
     tokens: tuple[int, ...]
     num_tokens: int
@@ -88,8 +86,8 @@ class PrefixUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleCheck:
-    """A stored module compared with the model. largest_difference: relative to the largest number; None if the stored
-    module cannot be read, for the reason in `problem`.
+    """Result of comparing a stored module with the same module computed again. largest_difference: relative to the
+    largest number; None if the stored module cannot be read, for the reason in `problem`.
     """
 
     largest_difference: float | None

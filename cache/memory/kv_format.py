@@ -2,7 +2,7 @@
 
 8-bit keys have a scale per channel over all tokens of the module, because channels differ most. Values have a scale per
 token and head. Rounding a second time changes nothing, so a module has the same content in every tier. Rounding is
-approximate, so modules of each form have their own keys (`store`). Out of scope: rows that are not finite.
+approximate, so a module has another module key in each form (`store`). Out of scope: infinite numbers and NaN.
 """
 
 from collections.abc import Mapping
@@ -75,7 +75,7 @@ def _aligned(tensors: Mapping[str, Tensor]) -> list[str]:
 
 
 def _round(rows: Tensor, over: int) -> tuple[Tensor, Tensor]:
-    """Return symmetric 8 bits and their scales. over: the dimension whose numbers share a scale."""
+    """Round to symmetric int8. Returns numbers and scales. over: the dimension whose numbers share a scale."""
     largest = rows.abs().amax(over, keepdim=True).to(torch.float32)
     scales = (largest / LARGEST).clamp(min=torch.finfo(torch.float32).tiny)
     return (rows / scales).round().clamp(-LARGEST, LARGEST).to(torch.int8), scales

@@ -1,4 +1,4 @@
-"""The shape and the stored form of keys and values, and the size of memory for them: values without PyTorch."""
+"""The shape and the stored form of keys and values, and the size of memory for them: types that do not need PyTorch."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,6 +1,6 @@
 """A disk tier that several engines share: a folder, or a store such as S3 (any location that fsspec opens).
 
-The location is listed from time to time, because engines do not notify each other: a new file is found after the next
+The location is listed every few seconds, because engines do not notify each other: a new file is found after the next
 listing, and a vanished file is a miss. A file's name identifies its content, so several writers of one module do no
 harm. Files become visible only when complete: by renaming in a folder, by the store itself otherwise. The writer
 removes the oldest files beyond the capacity. Out of scope: checking files (`disk`).
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class SharedTier(DiskTier):
-    """A disk tier with other writers. location: a folder or a URL. Thread-safe."""
+    """A disk tier to which other engines also write. location: a folder or a URL. Thread-safe."""
 
     def __init__(self, location: str, capacity: int, floor: int | None = 0) -> None:
         """Raise CacheError for a location that cannot be opened."""
@@ -50,7 +50,7 @@ class SharedTier(DiskTier):
         self.refresh()
 
     def refresh(self) -> None:
-        """Update the list of files. If the store does not respond, the list stays."""
+        """Update the list of files. If the store does not respond, the old list stays."""
         with self._refreshing:
             with self._lock:
                 self._touched.clear()

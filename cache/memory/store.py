@@ -32,7 +32,7 @@ NOISE_S = 0.05  # loading may take these seconds longer than computing: noise of
 TRIED_ANYWAY = 16
 """If loading is slower than computing, one module out of this number is still loaded, to measure again."""
 REMEMBERED_EVICTIONS, REMEMBERED_NAMES = 10_000, 100_000
-"""Number of evictions and names to remember, for reasons of misses and use counts."""
+"""Number of evictions and names to remember, to know why a module is missing and how often it was used."""
 log = logging.getLogger(__name__)
 
 
@@ -296,7 +296,7 @@ class Store:
         log.warning("module %s (%s): %s; it is encoded again", name, key, load.error)
 
     def _read(self, key: str) -> Tensor:
-        """Return the rows of a module, from the write queue or its file. From any thread. Raises LoadFailed."""
+        """Return the rows of a module, from the write queue or its file. Any thread may call it. Raises LoadFailed."""
         if self.disk is None or self.writer is None:
             raise LoadFailed("it is in no tier")
         job = self.writer.pending.get(key)

@@ -1,4 +1,4 @@
-"""Load GGUF files as transformers' own models, with weights in floating point: for GPUs, training, and as the oracle.
+"""Load GGUF files as transformers' own models, with weights in floating point: for GPUs, training, and tests.
 
 The model is built from the file's metadata because transformers drops the rope scaling of GGUF files. It is not stored.
 Llama, Mistral, Qwen 2 and Qwen 3 are supported; others run packed only (`packed_model`).

@@ -28,7 +28,7 @@ MOST_DIMENSIONS = 4
 
 @dataclass(frozen=True, slots=True)
 class GGUFTensor:
-    """A tensor. type: GGML's number for its format. shape: outputs first. data: its bytes in the mapping, uint8."""
+    """One tensor. type: GGML's number for its format. shape: outputs first. data: its bytes in the mapping, uint8."""
 
     type: Numbers
     shape: tuple[int, ...]
@@ -49,7 +49,7 @@ class GGUFFile:
             raise ModelError(f"model file {str(path)!r} cannot be read: {error}") from error
         magic, version = self._bytes(4), self._number("I")
         if magic != b"GGUF" or version not in (2, 3):
-            raise self._damaged("it is no GGUF file of version 2 or 3")
+            raise self._damaged("it is not a GGUF file of version 2 or 3")
         num_tensors, num_values = self._number("Q"), self._number("Q")
         self.metadata: dict[str, Any] = {}
         for _ in range(num_values):
@@ -128,7 +128,7 @@ class GGUFFile:
         for count in shape:
             numbers *= count
         if shape[-1] % block or begin + numbers // block * size > len(self._mapped):
-            raise self._damaged(f"tensor {name!r} is cut")
+            raise self._damaged(f"tensor {name!r} is incomplete")
         data = np.frombuffer(self._mapped, np.uint8, numbers // block * size, begin)
         return GGUFTensor(Numbers(kind), shape, data)
 
@@ -207,7 +207,7 @@ class Values:
 
     @property
     def scale(self) -> float:
-        """Factor of attention scores. Gemma's 27 B models, recognised by their layers, have their own."""
+        """Factor of attention scores. Gemma's 27 B models have another one; their number of layers identifies them."""
         is_27b = (self.architecture, self["block_count"]) in (("gemma2", 46), ("gemma3", 62))
         size = self["embedding_length"] // self["attention.head_count"] if is_27b else self.head_dim
         return float(size**-0.5)
@@ -259,11 +259,11 @@ def why_not_packed(file: GGUFFile, adapter: "Mapping[str, tuple[Tensor, Tensor]]
         if values.head_dim % BLOCK_COLUMNS or rotary % 2 or not 0 < rotary <= values.head_dim:
             return f"heads of {values.head_dim} numbers, {rotary} of them rotated"
         if values["attention.head_count"] % values.kv_heads or values["attention.layer_norm_rms_epsilon"] <= 0:
-            return f"{values['attention.head_count']} heads for {values.kv_heads} of keys"
+            return f"{values['attention.head_count']} query heads for {values.kv_heads} key heads"
         tensors = tensors_of(file, values)
         shapes = shapes_of(values, tensors["token_embd.weight"].shape[0])
         if values.has_local_layers and values["attention.sliding_window"] < 1:
-            return "a window of no tokens"
+            return "a sliding window of 0 tokens"
         for name, shape in shapes.items():
             tensor = tensors.get(name)
             if tensor is None and (name.endswith(".bias") or name in WHOLE_OPTIONAL):
@@ -275,16 +275,16 @@ def why_not_packed(file: GGUFFile, adapter: "Mapping[str, tuple[Tensor, Tensor]]
             if tensor.type not in (*UNPACKED, *(PACKED_KINDS if len(shape) == 2 else ())):
                 return f"numbers of type {tensor.type.name}"
     except (KeyError, TypeError, IndexError, ZeroDivisionError) as error:
-        return f"its metadata are incomplete ({error})"
+        return f"its metadata is incomplete ({error})"
     if unknown := tensors.keys() - shapes.keys() - {UNUSED}:
-        return f"tensors like {min(unknown)!r}"
+        return f"unknown tensors such as {min(unknown)!r}"
     layers = {module_of(name): name for name in (name.removesuffix(".weight") for name in tensors)}
     for layer, (first, second) in (adapter or {}).items():
         tensor = tensors[f"{layers[layer]}.weight"] if layer in layers else None
         if tensor is None or len(first) > MOST_RANK:
-            return f"an adapter of {layer} of rank {len(first)}"
+            return f"an adapter for {layer} with rank {len(first)}"
         if tensor.shape != (second.shape[0], first.shape[1]):
-            return f"an adapter of another shape for {layer}"
+            return f"an adapter for {layer} with another shape"
     return ""
 
 

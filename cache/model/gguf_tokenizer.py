@@ -33,7 +33,7 @@ _BYTEWISE = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 
 
 def byte_level_tokenizer(metadata: Mapping[str, Any]) -> "ByteLevelTokenizer | None":
-    """Build a tokenizer from a file's metadata; None if only transformers can. Raises ValueError for a damaged one."""
+    """Build a tokenizer from a file's metadata; None if only transformers can. Raises ValueError for damage."""
     values = {key.removeprefix("tokenizer."): value for key, value in metadata.items()}
     if values.get("ggml.model") != "gpt2" or values.get("ggml.pre") not in _SPLITS or "ggml.merges" not in values:
         return None
@@ -46,8 +46,8 @@ def byte_level_tokenizer(metadata: Mapping[str, Any]) -> "ByteLevelTokenizer | N
 
 
 class ByteLevelTokenizer:
-    """A tokenizer. values: a file's metadata, keys without `tokenizer.`. named: special tokens by their names in
-    templates. Can be used from any thread.
+    """A byte-level BPE tokenizer. values: a file's metadata, keys without `tokenizer.`. named: special tokens by their
+    names in templates. Thread-safe.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -118,5 +118,5 @@ class _Variables(Namespace):
 
     def __setitem__(self, name: str, value: Any) -> None:
         if name.startswith("_"):
-            raise TemplateError(f"{name!r} is no name for a variable")
+            raise TemplateError(f"{name!r} is not allowed as the name of a variable")
         super().__setitem__(name, value)

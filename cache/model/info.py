@@ -16,8 +16,8 @@ FAMILIES: dict[PositionScheme, str] = {
     "absolute": "gpt2 opt",
     "alibi": "bloom mpt",
 }
-"""Transformers' model types by position scheme. A configuration can still rule it out (`why_not_placeable`). A family
-is added when the oracle tests cover it.
+"""Transformers' model types by position scheme. A configuration can still prevent placement (`why_not_placeable`). A
+family is added when tests compare it with transformers.
 """
 
 STATIC_ROPE = {"default", "linear", "llama3", "yarn"}
@@ -39,7 +39,7 @@ def find_position_scheme(config: Any, name: str) -> tuple[PositionScheme, str]:
 
 
 def why_not_placeable(config: Any) -> str:
-    """Return why a module's keys and values depend on more than its tokens and a shift; empty if they do not."""
+    """Return why modules cannot be moved: keys and values depend on more than tokens and a shift. Empty if they can."""
     window = sliding_window(config)
     if window is not None:
         return f"attention is limited to a sliding window of {window} tokens"

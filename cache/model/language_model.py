@@ -109,7 +109,7 @@ TRIED_ROWS = 17  # rows of the first small pass: more than a small block of the 
 
 
 class Model(Protocol):
-    """The engine's interface of a model; `LanguageModel` is one. By default, nothing is prepared or chosen."""
+    """The interface of a model for the engine. By default, `prepare` does nothing and `decode` is not supported."""
 
     info: ModelInfo
     tokenizer: ChatTokenizer
@@ -120,7 +120,7 @@ class Model(Protocol):
         return
 
     def release(self, arena: Arena) -> None:
-        """Release everything of a prepared pool."""
+        """Release what `prepare` made for a pool."""
         return
 
     def forward(

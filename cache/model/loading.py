@@ -90,7 +90,7 @@ def save_adapter(model: Any, folder: Path) -> None:
 
 
 def keep_base(folder: Path, base: Path | None) -> None:
-    """Copy the base adapter, on which the adapter in `folder` was trained, into it. base: outside `folder`, or None."""
+    """Copy a base adapter into `folder`, whose adapter was trained on it. base: outside `folder`; None: no base."""
     shutil.rmtree(folder / BASE, ignore_errors=True)
     if base is None:
         return
@@ -229,7 +229,7 @@ def load_packed(name: str | None, converted: Path, adapter: Path | None) -> Pack
 
 
 def stacked_adapters(folder: Path | None) -> dict[str, Pair] | None:
-    """Return the matrices of an adapter and its base adapters, one pair per layer; None if one is not plain."""
+    """Return the matrices of an adapter and its base adapters, one pair per layer; None as in `read_plain`."""
     if folder is None:
         return {}
     if not (folder / WEIGHTS).is_file():

@@ -2,7 +2,7 @@
 file into memory, and never dequantised or stored. Embeddings are read from the mapped file.
 
 Llama, Mistral (architecture "llama" in its files), Qwen 2 and 3, Phi 3 and 4, Gemma 1 to 3 are supported. Some layers
-of Gemma 3 have a window and other angles, so it reuses exact prefixes only. Other models run up to their window.
+of Gemma 3 have a window and other angles, so it reuses exact prefixes only. Other models run within their window.
 """
 
 import ctypes
@@ -53,7 +53,7 @@ NORMS = {
 
 
 class PackedModel(Model):
-    """A `Model` that runs in compiled code, with the weights of a GGUF file. library: compiled for bfloat16 KV."""
+    """A `Model` that runs in compiled code, with the weights of a GGUF file. library: C code for KV in bfloat16."""
 
     def __init__(
         self,
@@ -233,7 +233,7 @@ VIEWS = {Numbers.F32: np.float32, Numbers.F16: np.float16}
 
 
 def numbers_of(tensor: GGUFTensor) -> Tensor:
-    """Return a tensor in float32."""
+    """Dequantise a tensor to float32."""
     rows = tensor.data.view(VIEWS.get(tensor.type, np.uint8)).reshape((1, *tensor.shape)[-2], -1)
     return torch.from_numpy(np.array(dequantize(rows, tensor.type), np.float32).reshape(tensor.shape))
 

@@ -63,7 +63,7 @@ class ModelSource:
 
     def load_tokenizer(self) -> Any:
         """Load transformers' tokenizer. Raises ModelError. AutoTokenizer would import model code for two seconds to
-        find the class. GGUF files, and llama models that name it, have the general class, which is used directly.
+        find the class. So GGUF files, and llama models whose configuration names it, use the general class directly.
         """
         named = [self._named("config.json", "model_type"), self._named("tokenizer_config.json", "tokenizer_class")]
         is_general = self.gguf or (self.is_local and named == ["llama", "TokenizersBackend"])

@@ -8,12 +8,12 @@ for partial results. */
 #pragma once
 #include "model.h"
 
-enum { UNIT = 256, WINDOW = 128, QUERIES = 192 }; /* UNIT: keys. WINDOW: rows. QUERIES: of a unit and key/value head */
+enum { UNIT = 256, WINDOW = 128, QUERIES = 192 }; /* most keys of a unit, rows of a window, queries of a unit and head */
 enum { FEW = 8, AHEAD_KEYS = 24 }; /* FEW: most queries of a key/value head for `attend_few` */
 
 typedef struct {
     int32_t item, first, keys;     /* keys `first` .. `first` + `keys` - 1 of an item */
-    int32_t first_reader, readers; /* of the pass's list */
+    int32_t first_reader, readers; /* a range of the pass's list */
     int32_t partial;               /* index of its first reader's partial result in the window */
 } Unit;
 

@@ -2,7 +2,7 @@
 
 The code reads packed copies of a transformers model's weights. Transformers is the loader, and the reference in tests.
 The machine's compiler (`cc`) is used so that the code can use all instructions of this CPU. Without a compiler,
-decoding is slower. Out of scope: families other than Llama's, and other devices.
+decoding is slower. Out of scope: models that are not built like Llama, and other devices.
 """
 
 import ctypes
@@ -176,7 +176,7 @@ class DecoderWeights:
 
 
 class NativeDecoder:
-    """The packed weights of a model, and passes with them."""
+    """Holds the packed weights of a model, and runs passes with them."""
 
     def __init__(self, weights: DecoderWeights, library: ctypes.CDLL) -> None:
         self._library = library
@@ -407,7 +407,7 @@ def why_not_covered(hf: Any) -> str:
     for layer in hf.model.layers:
         for linear in (layer.self_attn.o_proj, layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj):
             if linear.bias is not None:
-                return "biases besides those of queries, keys and values"
+                return "biases other than for queries, keys and values"
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     heads = config.num_attention_heads + 2 * config.num_key_value_heads
     vocabulary = hf.get_output_embeddings().weight.shape[0]

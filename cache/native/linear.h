@@ -144,7 +144,7 @@ static INLINE void use_products(const Linear *l, floats result[][GROUP], int gro
             floats_in_memory *to = (floats_in_memory *)((float *)out + (size_t)row * l->outputs + at);
             if (use == STORE) *to = value;
             if (use == ADD) *to += value;
-            if (use == GATE && p >= GROUP / 2) { /* the first half of a group is the gate's */
+            if (use == GATE && p >= GROUP / 2) { /* the first half of a group belongs to the gate */
                 floats gate = result[m][p - GROUP / 2];
                 floats power = l->is_gelu ? gate * (gate * gate * 0.10294324f + 2.3022082f) : gate * 1.44269504f;
                 value *= gate / (1.0f + exp2_of(-larger(power, (floats){} - 126.0f)));

@@ -7,7 +7,7 @@
 typedef struct {
     Linear qkv, out, gate_up, down; /* gate_up: panels of gate and up alternate */
     const float *attention_norm, *mlp_norm;
-    const float *query_norm, *key_norm, *attention_post_norm, *mlp_post_norm; /* NULL: none. post: of results to add */
+    const float *query_norm, *key_norm, *attention_post_norm, *mlp_post_norm; /* NULL: none. post: for results before they are added */
     int32_t is_local; /* rows see only keys in the window, with the local angles */
 } Layer;
 
@@ -41,7 +41,7 @@ typedef struct {
 } Scored;
 
 typedef struct {
-    int32_t rows, num_items, num_readers, num_outputs, num_scored, first_scored, last_scored; /* scored layers */
+    int32_t rows, num_items, num_readers, num_outputs, num_scored, first_scored, last_scored; /* first, last: layers */
     int32_t num_layers;                      /* number of layers to run: fewer for a pass that only scores */
     const int32_t *tokens, *slots, *outputs; /* outputs: rows whose logits are needed */
     const float *cos, *sin;           /* [rows, rotary / 2], for new queries and keys */

@@ -1,4 +1,4 @@
-/* Numbers: vectors as wide as the processor's registers, bfloat16, and products of pairs.
+/* Numbers: vectors as wide as the CPU's registers, bfloat16, and products of pairs.
 
 Written in GCC's vector extensions, so it runs on any CPU. AVX512-BF16 is used if the CPU has it and keys and values are
 bfloat16. */

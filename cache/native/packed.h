@@ -62,7 +62,7 @@ static INLINE uint16_t float_to_half(float x) {
 }
 #endif
 
-/* x [32] */
+/* Rounds 32 activations to 8 bits. */
 static INLINE void round_block(const float *x, Rounded *to) {
     floats most = {};
     for (int i = 0; i < COLUMNS; i += LANES) most = larger(most, (floats)(*(const ints_in_memory *)(x + i) & 0x7fffffff));
@@ -141,7 +141,7 @@ static void plain_block(int kind, const void *block, const Rounded *x, size_t bl
 
 static INLINE __m256 halves(const void *from) { return _mm256_cvtph_ps(_mm_loadu_si128(from)); }
 
-/* 4 bytes, repeated */
+/* Returns a vector that repeats 4 bytes. */
 static INLINE __m256i repeated(const void *from) {
     int32_t four;
     memcpy(&four, from, 4);
@@ -172,7 +172,7 @@ static INLINE __m256i load_quad(int kind, const void *block, int quad) {
 
 #define EACH_GROUP _Pragma("GCC unroll 2") for (int g = 0; g < 2; g++)
 #define EACH_ROW _Pragma("GCC unroll 4") for (int m = 0; m < rows; m++)
-/* Makes the compiler add at once. Later additions need more registers than the CPU has: it was a third slower. */
+/* Makes the compiler add at once. Later additions need more registers than the CPU has: the code was a third slower. */
 #define NOW(vector) __asm__("" : "+x"(vector))
 
 /* A pair of unpacked blocks. scales: the first 32 bytes of each: for W4 and W5 scale and low, for W6 both scales */

@@ -49,7 +49,7 @@ static float half_at(const uint8_t *at) {
     return half_to_float(bits);
 }
 
-/* index: which 32 weights of the row. O3: without it, GCC does not vectorise this. */
+/* Unpacks 32 weights of a row. index: which ones. O3: without it, GCC does not vectorise this. */
 __attribute__((optimize("O3"))) static Unpacked unpack(int type, const uint8_t *row, int index) {
     Unpacked u = {};
     int is_k = type >= Q4_K, sub = index % 8;

@@ -1,8 +1,8 @@
 """Costs of a model's forward passes on a machine. They are measured in a short run of the engine with random token ids,
 and scaled to other models by their sizes.
 
-One linear cost function describes all passes (`PassCosts`). It is fitted to the relative errors. Out of scope:
-measuring models that are not on this machine.
+One linear cost function describes all passes (`PassCosts`). The fit minimises relative errors. Out of scope: measuring
+models that are not on this machine.
 """
 
 import json
@@ -31,7 +31,7 @@ from cache.prompt.plan import Plan, Segment, Span
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """Sizes of a Llama-like model, with weights of `number_bytes` each."""
+    """Dimensions of a Llama-like model. The properties are numbers of weights."""
 
     layers: int
     hidden: int
@@ -52,7 +52,7 @@ class ModelShape:
 
     @property
     def attention_width(self) -> int:
-        """Width of the queries of all heads and layers."""
+        """Length of one token's queries, over all heads and layers."""
         return self.layers * self.heads * self.head_dim
 
     def bytes_per_token(self, number_bytes: int) -> int:
@@ -79,8 +79,8 @@ class PassCosts:
     """Costs in seconds, sizes in bytes. A pass costs pass_s, plus prefill_row_s per prompt row, decode_row_s per row of
     a running answer, read_token_s per token whose keys and values a row sees, and pair_s per pair of a row and such a
     token. Each request costs request_s once, each token from disk load_token_s. threads: of one engine. cores: of the
-    machine. crowded: slowdown of a pass while one engine per core computes. bytes_per_token: of keys and values.
-    is_scaled: scaled from another model, not measured.
+    machine. crowded: slowdown of a pass while engines use all cores. bytes_per_token: of keys and values. is_scaled:
+    scaled from another model, not measured.
     """
 
     model: str
@@ -108,8 +108,8 @@ class PassCosts:
 
     def slowdown(self, busy: int, chance: float) -> float:
         """Return the slowdown of a pass while `busy` engines of a machine compute. If they have at most one thread per
-        core, they compete only for memory. Otherwise they share cores, and some cores have one thread more. chance: a
-        random number from 0 to 1; it decides if this engine has a thread on such a core.
+        core, they compete only for memory. Otherwise they share cores, and some cores get one more thread. chance: a
+        random number from 0 to 1; it decides if this engine has a thread on one of them.
         """
         most = max(1, self.cores // self.threads)
         waiting = (min(busy, most) - 1) / (most - 1) if most > 1 else 0.0
@@ -307,7 +307,7 @@ def time_load(engine: Engine, segments: list[Segment]) -> float:
 
 
 def time_crowded(engine: Engine, segments: list[Segment], draw: Draw) -> float:
-    """Return the slowdown of a pass while one engine per core generates answers; at least 1."""
+    """Return the slowdown of a pass while engines on all cores generate answers; at least 1."""
     model, each = engine.model, [segments[:1]]
     others = max(1, (os.cpu_count() or 1) // torch.get_num_threads()) - 1
     if not others:

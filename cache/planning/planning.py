@@ -26,7 +26,7 @@ from cache.planning.traffic import (
 
 T = TypeVar("T")
 WARM_UP, BATCHES = 0.2, 10
-STUDENT = 2.262  # 95 % quantile of Student's t with nine degrees of freedom
+STUDENT = 2.262  # two-sided 95 % quantile of Student's t with nine degrees of freedom
 ROOM_OF_MODULES = 0.8  # share of memory that modules fill at the start; the rest is for requests
 LEAST_REQUESTS, REQUESTS_PER_REPLICA = 4000, 20
 

@@ -77,7 +77,7 @@ class Job:
 
 @dataclass(slots=True)
 class Passes:
-    """`count` consecutive passes that run since `began`. rows: computed in each pass. seconds: of one pass."""
+    """`count` consecutive passes; the first starts at `began`. rows: computed in each pass. seconds: of one pass."""
 
     rows: dict[SimulatedRows, int]
     began: float
@@ -99,7 +99,7 @@ class Passes:
 
 
 class SimulatedReplica:
-    """A replica called `name`. size: returns the tokens of a document. is_on_disk: returns whether a document can be
+    """Simulates one replica. size: returns the tokens of a document. is_on_disk: returns whether a document can be
     loaded from disk.
     """
 
@@ -149,7 +149,7 @@ class SimulatedReplica:
         needed = [*self._running, *self._encoding.values()]
         if self._waiting and not (needed or self.loads):
             capacity = self.memory.device.allocator.capacity
-            raise PlanError(f"a request does not fit in the {capacity} tokens of a replica: raise --replica-memory")
+            raise PlanError(f"a request does not fit in a replica's {capacity} tokens: raise --replica-memory")
         if not needed:
             return
         row_seconds = self._row_cost.mean
@@ -163,7 +163,7 @@ class SimulatedReplica:
         self.passes = Passes(rows, now, seconds, count)
 
     def end_passes(self) -> list[Job]:
-        """Apply the running passes. Returns the requests whose answer ended with them."""
+        """Finish the running passes. Returns the requests whose answers ended."""
         assert self.passes is not None
         passes, self.passes = self.passes, None
         self.busy_s += passes.end - passes.began
@@ -312,7 +312,7 @@ class DiskContents:
 
 
 class Simulation:
-    """A fleet with a router. size: tokens of a document. ended: called with each answered or refused request."""
+    """Simulates a fleet. size: tokens of a document. ended: called with each answered or refused request."""
 
     def __init__(
         self,

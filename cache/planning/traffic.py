@@ -21,7 +21,7 @@ TRACE_LINE = '{"t": seconds, "documents": [ids], "question_tokens": number, "ans
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedRequest:
-    """A question. at: seconds from the start. session: id of its conversation, if any."""
+    """One question of the traffic. at: seconds from the start. session: id of its conversation, if any."""
 
     at: float
     documents: tuple[int, ...]
@@ -33,7 +33,7 @@ class SimulatedRequest:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficShape:
     """The distribution of requests. per_request: documents of one request. related: probability that a further document
-    has the first one's topic. zipf: the exponent. Answers are half to three halves as long as `answer_tokens`.
+    has the first one's topic. zipf: Zipf's exponent. Answers are half to three halves as long as `answer_tokens`.
     """
 
     documents: int
@@ -144,8 +144,8 @@ def read_line(line: str, where: str, names: dict[str, int]) -> SimulatedRequest:
 
 
 class RoutingPolicy:
-    """The simulation's interface of a router. Requests have unique names. This class routes by a hash of the first
-    module, like routers for prefix caches; without modules, by a hash of the conversation or the request.
+    """The interface of a simulated router. Requests have unique names. This class routes by a hash of the first module,
+    like routers for prefix caches; without modules, by a hash of the conversation or the request.
     """
 
     def __init__(self) -> None:
@@ -166,13 +166,13 @@ class RoutingPolicy:
 
     def holders(self, key: str, count: int) -> list[str]:
         """Return the replicas that hold a module after a long time, at most `count`; empty: all replicas. This class
-        returns only the module's home, although it is also sent to the homes of other first documents.
+        returns only the module's home, although other replicas also compute it.
         """
         return [*islice(self.ring.walk(key), 1)]
 
 
 class RoutingByModules(RoutingPolicy):
-    """The routing policy of a cluster, by modules."""
+    """Routes by modules, as the router of a cluster does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -198,7 +198,7 @@ class RoutingByModules(RoutingPolicy):
 
 
 class RandomRouting(RoutingPolicy):
-    """Random routing."""
+    """Routes each request to a random replica."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)

@@ -220,7 +220,7 @@ def turn_texts(role: Role, layout: Layout) -> list[Text]:
 
 
 class ModelLimits(Protocol):
-    """Facts about a model for layout and binding. `ModelInfo` is one."""
+    """The properties of a model that layout and binding need. `ModelInfo` has them."""
 
     @property
     def max_positions(self) -> int:
@@ -232,7 +232,7 @@ class ModelLimits(Protocol):
 
 
 class Registry:
-    """Schemas by name. Thread-safe. roles: strings of the chat template around turns. max_positions,
+    """Stores schemas by name. Thread-safe. roles: strings of the chat template around turns. max_positions,
     position_independent: as in `ModelLimits`; None sets no limit.
     """
 

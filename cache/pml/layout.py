@@ -51,8 +51,8 @@ class Slot:
 
 @dataclass(slots=True, kw_only=True)
 class PlacedOwner:
-    """A module, or the schema (path ""), at position ids `start` .. `end`-1. union: number of the union of which it is
-    a member, if any.
+    """A module, or the schema (path ""), at position ids `start` .. `end`-1. union: number of the union that contains
+    it, if any.
     """
 
     path: str

@@ -37,7 +37,7 @@ class File:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Module:
-    """A reusable piece of prompt. Its own text is encoded together; nested modules are encoded separately. cached: if
+    """A reusable part of a prompt. Its own text is encoded together; nested modules are encoded separately. cached: if
     False, its own text is computed in every request and never stored.
     """
 
@@ -207,7 +207,7 @@ class Rules:
     def add_module(self, module: Module) -> str:
         check_name(module)
         if module.name in RESERVED:
-            raise mistake(module, f"{module.name!r} is a word of the language; choose another name")
+            raise mistake(module, f"{module.name!r} is a reserved word of PML; choose another name")
         parent = self.open[-1]
         path = joined(parent.path, module.name)
         if path in self.modules:
@@ -227,7 +227,7 @@ class Rules:
             if path not in self.modules:
                 raise mistake(node, f"there is no module {path!r}; write its path from the root, like 'outer/inner'")
             if not self.modules[path].cached:
-                raise mistake(node, f"module {path!r} has cache='false', it is never encoded; remove it from the set")
+                raise mistake(node, f"module {path!r} has cache='false' and is never encoded; remove it from the set")
             for module in accumulate(path.split("/"), "{}/{}".format):  # the outermost module first
                 union = self.unions.get(module)
                 if union is not None and chosen.setdefault(union, module) != module:
@@ -255,9 +255,9 @@ def check_union(union: Union, module: Module | None) -> None:
     if member is None:
         raise mistake(union, f"scaffold {union.scaffold!r} is not a member; name one of its modules")
     if not member.cached:
-        raise mistake(union, f"scaffold {union.scaffold!r} has cache='false', it is never encoded; name another")
+        raise mistake(union, f"scaffold {union.scaffold!r} has cache='false' and is never encoded; name another")
     if module is not None and not module.cached:
-        what = f"module {module.name!r} around it has cache='false', it is never encoded"
+        what = f"module {module.name!r} around it has cache='false' and is never encoded"
         raise mistake(union, f"{what}; remove scaffold")
 
 

@@ -28,8 +28,8 @@ from cache.prompt.tokenizer import Tokenizer, run_tokens
 class Segment:
     """Tokens whose keys and values are computed together, in one causal pass, and stored.
 
-    start: position id of the first token while the segment is encoded. gaps: (row, ids skipped before it) wherever
-    positions jump, rows ascending. prefix: the conditioning prefix, a segment before this one during encoding; stored
+    start: position id of the first token while the segment is encoded. gaps: (row, ids skipped before it) for each jump
+    of positions, rows ascending. prefix: the conditioning prefix, a segment before this one during encoding; stored
     separately. left_context: tokens between prefix and segment during encoding, at the ids directly before `start`, in
     the same causal pass; not stored (FusionRAG, SIGMOD 2026: a passage's neighbours).
     """
@@ -152,7 +152,7 @@ class Plan:
         return len(self.spans)
 
     def exact_part(self) -> "Plan":
-        """Return the plan with all spans computed after the exact ones, at the same ids."""
+        """Return the plan in which all spans after the exact ones are computed, at the same position ids."""
         return self.without_segments(self.exact_spans)
 
     def without_segments(self, first: int = 0) -> "Plan":

@@ -1,1 +1,1 @@
-"""Remote models: an engine over an OpenAI-compatible server."""
+"""Remote models: an engine that uses an OpenAI-compatible server."""

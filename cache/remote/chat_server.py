@@ -2,7 +2,7 @@
 
 Strict servers refuse unknown fields; a refused field is omitted from then on. A failure before the first token is
 retried after the delay that the server requests; later failures are not retried. Every wait has a limit. Event lines
-end in LF or CRLF only. (httpx also splits at U+2028, which some servers do not escape.) Out of scope: `reply`.
+end in LF or CRLF only. (httpx also splits at U+2028, which some servers send.) Out of scope: answers (`reply`).
 """
 
 import asyncio
@@ -133,7 +133,7 @@ class ServerFacts:
 
 
 class ChatServer:
-    """One server. All methods run in one event loop."""
+    """The connection to one server. All methods run in one event loop."""
 
     def __init__(self, spec: ServerSpec, transport: httpx.AsyncBaseTransport | None = None) -> None:
         """transport: replaces the network in tests."""
@@ -172,7 +172,7 @@ class ChatServer:
             except httpx.HTTPError as failure:
                 error = away(self._spec, failure)
                 if has_begun:
-                    broken = "broke off in the middle of an answer: ask again"
+                    broken = "stopped in the middle of an answer: ask again"
                     raise ServerFailed(f"the model's server {self._spec.url} {broken}") from failure
             tried += 1
             if has_begun or tried == TRIES or (wait or 0) > LONGEST_WAIT_S:
@@ -210,7 +210,7 @@ class ChatServer:
                             deadline = clock() + wait
                         yield event
         except TimeoutError as error:
-            said = f"said nothing for {wait:g} s: it may be overloaded, ask again"
+            said = f"sent nothing for {wait:g} s: it may be overloaded, ask again"
             raise ServerFailed(f"the model's server {spec.url} {said}") from error
 
     async def _data(self, response: httpx.Response) -> AsyncGenerator[str]:
@@ -228,7 +228,7 @@ class ChatServer:
         except ValueError:
             event = None
         if not isinstance(event, dict):
-            cure = "ask again" if has_begun else "correct its address"
+            cure = "ask again" if has_begun else "correct its URL"
             raise ServerFailed(f"the model's server {self._spec.url} sent invalid chat events: {cure}")
         if (refusal := refusal_in(event)) is not None:
             raise refusal

@@ -45,7 +45,7 @@ class ServerAnswer(Generation):
     """A generation that runs as a task of an event loop. submitted: time of submission (`time.perf_counter`)."""
 
     def __init__(self, request: Request, stop: Callable[["ServerAnswer"], None]) -> None:
-        """stop: called by `cancel`."""
+        """stop: called by `cancel` with this answer."""
         super().__init__()
         self.request, self.plan, self.reply = request, request.plan, Reply()
         self.submitted = time.perf_counter()
@@ -129,11 +129,11 @@ def shortened(plan: Plan) -> Plan | None:
 
 
 ELSEWHERE = "the language model is remote"
-NOT_HERE = f"{ELSEWHERE}: its memory is its server's own"
+NOT_HERE = f"{ELSEWHERE}: only its server manages its memory"
 ASSUMED_CONTEXT = 4096  # tokens if the context length is unknown: small enough for any usual server
 FRESH_S, PATIENCE_S = 2.0, 12.0  # seconds for which a server's facts are valid, and seconds to wait for them
 NO_KV = KVShape(layers=0, kv_heads=0, head_dim=0, dtype="float32")
-BUSY = "the desk is busy: too many questions are waiting, try again soon"
+BUSY = "the server is busy: too many questions are waiting, try again soon"
 log = logging.getLogger(__name__)
 
 
@@ -313,7 +313,7 @@ class RemoteEngine:
             assert self._limits.seconds is not None
             if answer.reply.has_thoughts:
                 raise CacheError(thinks_too_long(self._spec, self._limits.seconds)) from error
-            busy = f"the question has waited {self._limits.seconds:g} s: the desk is busy, try again soon"
+            busy = f"the question has waited {self._limits.seconds:g} s: the server is busy, try again soon"
             raise EngineFull(busy) from error
 
     def _end(self, answer: ServerAnswer, task: asyncio.Task[FinishReason]) -> None:
@@ -366,7 +366,7 @@ class RemoteEngine:
             self._misses_model &= self._spec.name not in self._facts.models
             self._found(self.problem if self._misses_model else "")
         except (CacheError, TimeoutError) as error:
-            self._found(str(error) or f"the model's server {self._spec.url} does not say how it is")
+            self._found(str(error) or f"the model's server {self._spec.url} does not report its state")
         self._looked = time.monotonic()
 
     def _found(self, problem: str) -> None:

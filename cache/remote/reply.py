@@ -22,10 +22,11 @@ from cache.errors import CacheError, EngineFull, PromptError, ServerFailed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSpec:
-    """A server. url: base URL of the OpenAI API, for example http://127.0.0.1:8000/v1. name: the model's name there.
-    key: API key, never shown. context_tokens: maximum tokens of prompt and answer together; None: as reported.
+    """A model server. url: base URL of the OpenAI API, for example http://127.0.0.1:8000/v1. name: the model's name
+    there. key: API key, never shown. context_tokens: maximum tokens of prompt and answer together; None: as reported.
     first_token_s: maximum time to the first token. session_headers: headers that identify the conversation, for routers
-    with sticky sessions. cache_salt: send vLLM's, which separates customers. cache_key: send OpenAI's prompt_cache_key.
+    with sticky sessions. cache_salt: send vLLM's field, which separates customers. cache_key: send OpenAI's
+    prompt_cache_key.
     """
 
     url: str
@@ -80,7 +81,7 @@ THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 
 
 class Reply:
-    """An answer in progress. text: the text so far, without thoughts. ending: the server's finish reason."""
+    """Collects an answer from a server. text: the text so far, without thoughts. ending: the server's finish reason."""
 
     def __init__(self) -> None:
         self.text = self.ending = ""
@@ -189,8 +190,8 @@ _CODE = re.compile(r"[A-Za-z][A-Za-z_]{0,63}")  # pattern of error codes: a word
 
 
 class Refusal(Exception):
-    """A refused request. message: the server's text, never shown. code: the server's error code, if any. retry_after:
-    requested wait in seconds, if given.
+    """Raised for a refused request. message: the server's text, never shown. code: the server's error code, if any.
+    retry_after: requested wait in seconds, if given.
     """
 
     def __init__(self, status: int, message: str, code: str = "", retry_after: float | None = None) -> None:
@@ -215,7 +216,7 @@ class Refusal(Exception):
             return PromptError(f"the prompt is too long for {spec.name} at {spec.url} ({said}): lower context_tokens")
         if self.status == 404:
             has = f"it has {', '.join(known[:5])}" if known else said
-            return ServerFailed(f"{where} has no model {spec.name!r} or no chat ({has}): correct the setting model")
+            return ServerFailed(f"{where} has no model {spec.name!r} or no chat API ({has}): correct the setting model")
         if self.status == 429:
             return self._later(EngineFull(f"{where} is busy ({said}): try again soon"))
         if self.may_pass:
@@ -279,7 +280,7 @@ def silence(spec: ServerSpec, reply: Reply) -> str:
     if reply.has_thoughts:
         return f"{model} thought but returned no answer: ask again, or turn its thinking off"
     if reply.ending == "content_filter":
-        return f"{model} said nothing: its server's content filter removed the answer"
+        return f"{model} returned no text: its server's content filter removed the answer"
     return f"{model} returned an empty answer: ask again, or look at its server's log"
 
 
@@ -291,5 +292,5 @@ def thinks_too_long(spec: ServerSpec, seconds: float) -> str:
 def thinks_aloud(spec: ServerSpec) -> str:
     return (
         f"the model {spec.name} at {spec.url} returns its thoughts as its answer: turn its thinking off, or start its "
-        "server with a parser for thoughts"
+        "server with a reasoning parser"
     )

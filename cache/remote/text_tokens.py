@@ -43,7 +43,7 @@ class TextTokenizer:
         self.sink_prefix: tuple[int, ...] = ()
 
     def encode(self, run: Sequence[Text]) -> list[int]:
-        """Return ids of the joined text of a run. Borders come from structural pieces only."""
+        """Return ids of the joined text of a run. Only structural pieces give borders."""
         ids: list[int] = []
         for structural, pieces in groupby(run, key=lambda piece: piece.structural):
             text = "".join(piece.text for piece in pieces)

@@ -32,7 +32,7 @@ SEND_S = 20  # seconds after which a child that does not read counts as hanging
 
 
 class Child:
-    """The child process. messages: iterator over the messages that it sends."""
+    """The child process and its connection. messages: iterator over the messages that it sends."""
 
     def __init__(self, process: ChildProcess | None = None) -> None:
         """process: a process that was started before; None: start one."""
@@ -49,7 +49,7 @@ class Child:
         return self.begun()
 
     def order(self, spec: EngineSpec) -> None:
-        """Order the child to load its model."""
+        """Tell the child to load its model."""
         with suppress(OSError):  # the child has failed; `begun` raises its error
             self.connection.send(encoded(messages.Begin(spec)))
 

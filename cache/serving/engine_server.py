@@ -70,7 +70,7 @@ class SentGeneration(Generation):
 
 
 class EngineServer:
-    """Carries out arriving messages with an engine."""
+    """Executes arriving messages with an engine."""
 
     def __init__(self, engine: LocalEngine, outgoing: Outgoing) -> None:
         self._engine, self._outgoing = engine, outgoing

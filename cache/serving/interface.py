@@ -23,12 +23,12 @@ class Cancellable(Protocol):
     """Work that may be cancelled."""
 
     def cancel(self) -> None:
-        """Cancel work that has not started. May be called from any thread at any time."""
+        """Cancel the rest of the work. May be called from any thread at any time."""
 
 
 class EngineInterface(Protocol):
-    """Methods may be called from any thread. They raise EngineStopped if the engine has stopped, and CacheError if it
-    fails or hangs, so that no caller waits forever. `LocalEngine` and `RemoteEngine` are implementations.
+    """The interface of all engines. Any thread may call methods. They raise EngineStopped if the engine has stopped,
+    and CacheError if it fails or hangs, so that no caller waits forever.
     """
 
     @property
@@ -71,10 +71,10 @@ class EngineInterface(Protocol):
     def arrange(
         self, parts: Sequence[TextModule | Text], placement: Placement | None = None, slot: int | None = None
     ) -> Plan:
-        """Tokenise and place modules and texts in order. placement, slot: None: the engine's. Raises PromptError."""
+        """Tokenise and place modules and texts in order. placement, slot: None: the default. Raises PromptError."""
 
     def segment(self, module: TextModule) -> Segment:
-        """Return the segment of a module like `arrange`. Without position independence, its place is different."""
+        """Return the segment that `arrange` makes of a module. Without position independence, its place differs."""
 
     def key(self, segment: Segment, tenant: str = PUBLIC_TENANT) -> str:
         """Return the content address of a segment's module for this model."""
@@ -109,7 +109,7 @@ class EngineInterface(Protocol):
         """
 
     def keep(self, keys: Set[str]) -> None:
-        """Replace the set of modules that are evicted only as a last resort."""
+        """Replace the set of pinned modules, which are evicted last."""
 
     def drop_prefixes(self, tenant: str) -> bool:
         """Remove everything computed for a tenant except modules. Returns False if open requests still need a part of

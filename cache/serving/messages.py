@@ -48,7 +48,7 @@ def segments_of(rows: Sequence[Row]) -> list[Segment]:
 
 
 class SentPlan(Struct, array_like=True, frozen=True):
-    """A plan and its segments. Each span has the index of its segment instead of the segment."""
+    """A plan as it is sent: a list of segments, and spans that refer to them by index."""
 
     segments: list[Row]
     spans: list[tuple[Span, int | None]]
@@ -118,7 +118,7 @@ class Begin(Struct, tag=True, frozen=True):
 
 
 class Submit(Struct, tag=True, frozen=True):
-    """A request. Its plan is in `plan`, not in `request`. is_idle: compute it only while the engine is idle."""
+    """Submit a request. Its plan is in `plan`, not in `request`. is_idle: compute it only while the engine is idle."""
 
     number: int
     request: Request
@@ -128,7 +128,7 @@ class Submit(Struct, tag=True, frozen=True):
     @classmethod
     def of(cls, number: int, request: Request, *, is_idle: bool) -> "Submit":
         if request.teacher_forced:
-            raise ValueError("teacher forcing needs an engine in this process: an engine in another process lacks it")
+            raise ValueError("an engine in another process does not support teacher forcing: use one in this process")
         return cls(number, replace(request, plan=Plan(spans=())), SentPlan.of(request.plan), is_idle)
 
     def asked(self) -> Request:
@@ -142,7 +142,7 @@ class Cancel(Struct, tag=True, frozen=True):
 
 
 class Modules(Struct, frozen=True):
-    """Modules of a tenant. asked: their indices in `segments`."""
+    """A message about modules of a tenant. asked: their indices in `segments`."""
 
     number: int
     segments: list[Row]
@@ -160,11 +160,11 @@ class Modules(Struct, frozen=True):
 
 
 class Encode(Modules, tag=True, frozen=True):
-    """Modules to encode."""
+    """Encode modules."""
 
 
 class Foresee(Modules, tag=True, frozen=True):
-    """Modules to prefetch. There is no reply."""
+    """Prefetch modules. There is no reply."""
 
 
 class Call(Struct, tag=True, frozen=True):
@@ -190,7 +190,7 @@ class Begun(Struct, tag=True, frozen=True):
 
 
 class Piece(Struct, tag=True, frozen=True):
-    """More text of an answer."""
+    """The next piece of an answer's text."""
 
     number: int
     text: str
@@ -226,7 +226,7 @@ class EncodingEnded(Struct, tag=True, frozen=True):
 
 
 class Returned(Struct, tag=True, frozen=True):
-    """The result of a method."""
+    """The result of a `Call`."""
 
     number: int
     value: Raw

@@ -35,7 +35,7 @@ class TrainingQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingExample:
-    """An example. modules: token ids, in prompt order. left_contexts: tokens before each module during encoding; no
+    """Token ids of one example. modules: in prompt order. left_contexts: tokens before each module during encoding; no
     query sees them. gaps: number of unused position ids before each module.
     """
 
@@ -147,8 +147,8 @@ class ExampleAttention:
         return self.rotation.back(k.unsqueeze(3), *self._angles[length, offset]).squeeze(3)
 
     def _attend_causal(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        """Causal attention of the last n of L tokens: q `[1, H*G, n, D]` over k and v `[1, H, L, D]`. On a CPU, these
-        plain matrix products are faster than PyTorch's fused kernels with masks, mainly in the backward pass.
+        """Compute causal attention of the last n of L tokens: q `[1, H*G, n, D]` over k and v `[1, H, L, D]`. On a CPU,
+        these plain matrix products are faster than PyTorch's fused kernels with masks, mainly in the backward pass.
         """
         heads, rows, length = k.shape[1], q.shape[2], k.shape[2]
         if (rows, length) not in self._masks:
@@ -172,7 +172,7 @@ EXAMPLE_ATTENTION = "warmdesk-example"
 
 
 class TrainingModel:
-    """A model to train. hf: transformers' rotary model; its attention is replaced. Raises ModelError for others."""
+    """A model to train. hf: transformers' rotary model; its attention is replaced. Raises ModelError."""
 
     def __init__(self, hf: Any) -> None:
         self._rotation = find_rotation(hf)

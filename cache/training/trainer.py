@@ -1,8 +1,8 @@
 """Training of a LoRA adapter with peft: schedule, losses, checkpoints, evaluation, and early stopping.
 
-A checkpoint is one safetensors file (without pickle) that is replaced as a whole. Logits `[A, vocabulary]` are those
-that predict the answers' tokens of an example. Out of scope: contents of examples (`app.training`), and merging a
-finished adapter (`cache.model.loading`).
+A checkpoint is one safetensors file (without pickle) that is replaced as a whole. Logits `[A, vocabulary]` predict the
+tokens of an example's answers. Out of scope: contents of examples (`app.training`), and merging a finished adapter
+(`cache.model.loading`).
 """
 
 import json
@@ -65,7 +65,7 @@ class Schedule:
         return min(1.0, max(of_steps, of_minutes))
 
     def learning_rate_at(self, step: int, done: float) -> float:
-        """Return the learning rate: linear warm-up, then cosine decay to a twentieth."""
+        """Return the learning rate: linear warm-up, then cosine decay to 5 %."""
         cosine = 0.5 * (1 + math.cos(math.pi * done))
         return self.learning_rate * min(1.0, (step + 1) / self.warmup) * (0.05 + 0.95 * cosine)
 
@@ -177,7 +177,7 @@ LINEAR_LAYERS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingProgress:
-    """A report before each step. done: share of the schedule. loss: running mean. held_out: latest held-out loss."""
+    """The report before each step. done: share of the schedule. loss: running mean. held_out: latest held-out loss."""
 
     step: int
     done: float
