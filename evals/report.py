@@ -88,7 +88,7 @@ Rows = Sequence[dict[str, Any]]
 
 @contextmanager
 def drawn(file: Path, panels: int = 1) -> "Iterator[list[Axes]]":
-    """Yield axes in a row, and write them to an SVG file. Equal figures make equal files."""
+    """Yield plots (axes) side by side, and write them to an SVG file at the end. Equal figures make equal files."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
@@ -104,8 +104,8 @@ def drawn(file: Path, panels: int = 1) -> "Iterator[list[Axes]]":
 
 
 def add_lines(axes: "Axes", rows: Rows, names: Iterable[str], *, name: str, x: str, y: str) -> None:
-    """Draw a line for each name in the field `name` that has rows. x, y: their fields; x is logarithmic, with a tick
-    for each value. The first line is wide, so that it is visible under an equal one.
+    """Draw a line for each of `names` that occurs in the field `name`. x, y: fields of the values; x is logarithmic,
+    with a tick for each value. The first line is wide, so that it is visible under an equal one.
     """
     axes.set_xscale("log")
     axes.xaxis.set_ticks(sorted({row[x] for row in rows}), minor=False)

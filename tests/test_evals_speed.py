@@ -102,7 +102,7 @@ def test_what_begins_too_late_is_left_out():
     said: list[str] = []
     assert Deadline(said.append, 60).allows("a")
     assert not Deadline(said.append, 0).allows("8 conversations, warmdesk")
-    assert said == ["skipped, because the time is over: 8 conversations, warmdesk"]
+    assert said == ["skipped, because no time is left: 8 conversations, warmdesk"]
 
 
 def test_the_engine_answers_a_load(measured):
@@ -142,7 +142,7 @@ def test_transformers_answers_beside_each_other():
 
 
 def test_what_llama_cpp_needs_is_said_in_one_line(tmp_path, monkeypatch):
-    with pytest.raises(DeskError, match=r"reads \.gguf files"):
+    with pytest.raises(DeskError, match=r"reads only \.gguf files"):
         LlamaCpp.find("owner/model", None)
     with pytest.raises(DeskError, match="there is no program"):
         LlamaCpp.find("model.gguf", tmp_path / "llama-server")

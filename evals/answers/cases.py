@@ -95,7 +95,7 @@ class CaseReader:
         return list(islice(self._conversations(rows, passages), limit))
 
     def knowledge(self, questions: Path, folder: Path, passages: int, limit: int) -> list[Case]:
-        """Make cases of questions {question, article, answer, facts} about the documents of a folder. Each has the
+        """Make cases of questions {question, article, answer, facts} about the documents of a folder. Each case has the
         article's passage with the facts, and the nearest other passages. Follow-ups and questions without an article
         are skipped.
         """

@@ -56,7 +56,7 @@ def contradictions(question: CustomerQuestion, statements: Sequence[str]) -> lis
 
 
 def has_rival_value(statement: str, question: CustomerQuestion, missing: Sequence[Fact]) -> bool:
-    """Return whether a statement about the same thing has only wrong values of the kind that a missing fact has."""
+    """Return whether a statement is about the same thing, but has only other values of a missing fact's kind."""
     right = {value for fact in missing for form in fact for value in values(form)}
     given = [value for value in values(statement) if value[0] in {kind for kind, _ in right}]
     known = telling(question.question) | telling(question.gold)
@@ -78,7 +78,7 @@ def is_opposite(statement: str, gold: str) -> bool:
 
 
 def is_of_another_model(statement: str, question: str) -> bool:
-    """Return whether a statement names only other codes of the family of the question's code."""
+    """Return whether a statement names another code, of the same family, instead of the question's code."""
     asked, said = ({(family.lower(), int(number)) for family, number in CODE.findall(t)} for t in (question, statement))
     return any((family, number) not in said and any(other == family for other, _ in said) for family, number in asked)
 

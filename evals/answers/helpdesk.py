@@ -6,8 +6,8 @@ facts of a right answer. Earlier turns of a follow-up are stored in the conversa
 Arms: `shipped`, as the settings say; `checked`, the model's own words after checks (answer_mode = checked); `search`,
 composed by search alone, without a language model (`ask_search`).
 
-Milliseconds of a row. first_token_ms: from the question to the first words shown. Passages are already encoded. Without
-a model, the time ends when the first statement is chosen.
+Times of a row are in milliseconds. first_token_ms: from the question to the first words shown. Passages are already
+encoded. Without a model, the time ends when the first statement is chosen.
 
 Questions are answerable (a page answers them), unanswerable, or small talk. Statements, facts and contradictions are
 judged for answerable questions only, in answers that are shown as sure or unsure.
@@ -44,8 +44,8 @@ from retrieval.text.terms import CHINESE_JAPANESE
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownAnswer:
     """An answer as the customer sees it. statements: in the order shown; empty if it has none from the documents.
-    documents: of its sources, in order; quoted: of its statements. first_ms: from the question to the first words.
-    find_ms: the part before the language model: search, judgement, ranking of statements.
+    documents: of all its sources, in order. quoted: documents of its statements only. first_ms: from the question to
+    the first words. find_ms: the part before the language model: search, judgement, ranking of statements.
     """
 
     outcome: Outcome
@@ -162,7 +162,7 @@ _WORD = re.compile(rf"[{CHINESE_JAPANESE}]{{1,2}}|[^\s{CHINESE_JAPANESE}{_FULL_W
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedAnswer:
-    """A question and the answer shown for it."""
+    """A question, the answer shown for it, and judgements of the answer."""
 
     question: CustomerQuestion
     shown: ShownAnswer
@@ -233,10 +233,10 @@ def figures(judged: Sequence[JudgedAnswer]) -> dict[str, Figure]:
     """Return the figures by name. The start of a name shows which questions the share counts, except: right_page_first,
     right_page_any: share of answerable questions whose page is known. all_facts, facts_first (in the first statement),
     dead_ends (neither all facts nor a page that has them), contradicted: share of answerable questions. harmful: of
-    questions that name pages or words that must not be quoted. answered_all_facts: share of answered ones.
-    beside_the_point: of the statements shown for answerable ones. smalltalk_handled: share of small talk.
-    smalltalk_mistaken: share of others. words, first_token_ms: median of answered and unsure ones. search_ms (median),
-    search_ms_p95: for all but small talk; the time of everything before the language model.
+    questions that name pages or words that must not be quoted. answered_all_facts: share of answered questions.
+    beside_the_point: share of statements shown for answerable questions. smalltalk_handled: share of small talk.
+    smalltalk_mistaken: share of all other questions. words, first_token_ms: median of answered and unsure. search_ms
+    (median), search_ms_p95: for all but small talk; the time of everything before the language model.
     """
     answerable = [one for one in judged if one.question.is_answerable]
     unanswerable = [one for one in judged if one.question.is_unanswerable]
@@ -304,8 +304,8 @@ def measure_helpdesk(
     arm: Arm,
     report: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Ingest new documents of the folder, and ask. Returns rows, and a summary of figures over all rows. Raises
-    DeskError if the desk has other documents, which search would also find.
+    """Ingest new documents of the folder, and ask all questions. Returns rows, and a summary of figures over all rows.
+    Raises DeskError if the desk has other documents, which search would also find.
     """
     fill(service, documents, warm=arm != "search", report=report)
     judged = judged_answers(service, questions, arm=arm, report=report)
@@ -332,7 +332,7 @@ def judged_answers(
 def compare_modes(
     service: Service, documents: Path, questions: Sequence[CustomerQuestion], report: Callable[[str], None]
 ) -> tuple[ModeMetrics, ModeMetrics]:
-    """Return the metrics of the model's own words and of quotations. service: answers in own words."""
+    """Return the metrics of the model's own words and of quotations. service: answers in the model's own words."""
     fill(service, documents, warm=True, report=report)
     checked, quoted = (judged_answers(service, questions, arm=arm, report=report) for arm in OWN_AND_QUOTED)
     return mode_metrics(checked, "checked"), mode_metrics(quoted, "quote")

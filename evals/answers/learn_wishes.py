@@ -2,9 +2,9 @@
 
     python -m evals.answers.learn_wishes [data/lookups/training]
 
-Each folder has one author's files: BUSINESS.toml (look-ups) and BUSINESS.jsonl ({message, lookup, kind, language}),
-or questions about documents of other organisations (.jsonl alone, {question, language}), which ask for no look-up. Each
-author is left out once: the author's messages are scored by what the other authors' messages taught. The weights of
+Each folder has one author's files: BUSINESS.toml (look-ups) and BUSINESS.jsonl ({message, lookup, kind, language}), or
+questions about documents of other organisations (.jsonl alone, {question, language}), which ask for no look-up. Each
+author is left out once: the author's messages are scored with weights learned from the other authors. The weights of
 signs and the thresholds are learned from these scores. Prints the results of the thresholds for each kind of message.
 """
 
@@ -28,7 +28,7 @@ from app.lookups.recognising import LEARNED, Embed, Learned, Likeness, Numbers, 
 
 TRAINING = Path("data/lookups/training")
 QUESTIONS = (Path("data/questions.jsonl"), Path("data/chinese-shop-questions.jsonl"))
-LEAST = 3  # least number of texts that have a run of words
+LEAST = 3  # minimum number of texts that have a run of words
 STRENGTH = 10.0  # inverse of the penalty for the weights of runs
 FALSE_CERTAIN, FALSE_STARTS, FALSE_OFFERS = 0.002, 0.01, 0.16  # accepted shares of messages that ask for no look-up
 DESKS = 3  # number of desks at which each question about documents is asked
@@ -39,8 +39,8 @@ Scored = tuple["Message", float, Numbers, list[bool]]
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message. lookup: the requested one. kind: "wish", "elsewhere" (a case that no look-up covers), "documents" (a
-    question about documents of another organisation), or another kind without a wish.
+    """A message for training. lookup: name of the requested look-up. kind: "wish", "elsewhere" (a case that no look-up
+    covers), "documents" (a question about documents of another organisation), or another kind without a wish.
     """
 
     author: str
@@ -169,7 +169,7 @@ def learn(folder: Path, embed: Embed) -> dict[str, Any]:
             of = some & (kinds == kind)
             right = begun & is_right, shown & has_right
             shares_of = [f"{one[of].mean():.1%}" for one in (begun, right[0], shown, right[1])]
-            print(f"way {way}, {kind}, {of.sum()}: started, rightly, or offered, rightly: {' '.join(shares_of)}")
+            print(f"way {way}, {kind}, {of.sum()}: started, right; started or offered, right: {' '.join(shares_of)}")
     texts = {text: is_own for text, (_, is_own) in own_cases(rows, lookups).items()}
     whole = learn_own_case([*texts], [*texts.values()], np.asarray(embed([*texts]), np.float64))
     return {

@@ -1,4 +1,4 @@
-"""Measures the recognition of wishes for look-ups: started, offered, or taken for something else."""
+"""Measure how messages that ask for a look-up are recognised: started, offered, or not recognised."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

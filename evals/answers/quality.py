@@ -207,8 +207,8 @@ class Bench:
         return replace(request, sampling=sampling)
 
     def score(self, request: Request, answer: Tokens) -> Tensor | None:
-        """Score an answer by teacher forcing: log-probabilities float32 `[answer, vocabulary]`, None for an empty
-        answer.
+        """Score an answer by teacher forcing. Returns log-probabilities, float32 `[answer, vocabulary]`; None for an
+        empty answer.
         """
         if not answer:
             return None
@@ -225,8 +225,8 @@ class Bench:
         gold: Tensor | None,
     ) -> CaseOutcome:
         """Sum up a case under an arm. first: its request up to the first token. full, scores: log-probabilities
-        `[answer, vocabulary]` of full attention's answer, under full attention and under this arm. gold: the gold
-        answer's.
+        `[answer, vocabulary]` of full attention's answer, under full attention and under this arm. gold: the same for
+        the gold answer, under this arm.
         """
         kl = kl_first = top1 = gold_logp = margin = None
         if full is not None and scores is not None:
@@ -255,7 +255,7 @@ def quality_row(name: str, cases: Sequence[Case], outcomes: Sequence[dict[str, C
     """Sum up an arm over all cases. Pairs are 95 % intervals; deltas are against full attention. agree: share of
     answers similar to the answers with full attention. recomputed_tokens: mean number of passage tokens computed in a
     request; recomputed_share: their share of all passage tokens. A value that was not measured is None. `noise` has
-    only the distance.
+    only the divergence.
     """
     mine = [outcome[name] for outcome in outcomes]
     full = [outcome[FULL] for outcome in outcomes]

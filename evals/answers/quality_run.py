@@ -1,5 +1,5 @@
 """`warmdesk eval quality`: runs that can be stopped and continued, and their tables and plots for docs/evidence.md.
-`warmdesk calibrate`: comparing the policies with full attention on the sample questions and on the operator's own, and
+`warmdesk calibrate`: compares policies with full attention, on sample questions and the operator's own, and answers in
 the model's own words with quotations.
 """
 
@@ -220,7 +220,7 @@ def calibrate(
 ) -> Calibration:
     """Measure, choose a policy and an answer mode, and write the result into the data folder. own: a file of the
     operator's questions with their texts. customers: a folder of documents and a file of customers' questions about
-    them, by default the sample shop's. limit: questions of each file. Raises DeskError, CacheError.
+    them; default: the sample shop. limit: questions of each file. Raises DeskError, CacheError.
     """
     if settings.model_server is not None:
         exact = "the language model is remote and uses full attention: there is no policy to find"
@@ -239,7 +239,7 @@ def calibrate(
 
 
 def measure_policies(settings: Settings, own: Path | None, limit: int, report: Report) -> Calibration:
-    """Return a calibration in which the model only quotes. Arguments as of `calibrate`."""
+    """Choose a policy. Returns a calibration with answer mode "quote". Arguments: see `calibrate`."""
     with open_bench(settings) as (bench, reader):
         cases = reader.knowledge(SAMPLES / "questions.jsonl", SAMPLES / "knowledge", settings.passages, limit)
         if own is not None:

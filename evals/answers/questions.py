@@ -95,8 +95,8 @@ SMALL_TALK, FOLLOW_UP, PLAIN, UNANSWERABLE = "smalltalk", "follow-up", "plain", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CustomerQuestion:
-    """A question. kind: as in the file, else one of the names above. articles: the pages that answer it, any of which
-    counts. facts: what a right answer says. gold: a right answer. history: earlier questions and answers. not_from:
+    """A customer's question. kind: as in the file, else one of the names above. articles: pages that answer it; one is
+    enough. facts: what a right answer says. gold: a right answer. history: earlier questions and answers. not_from:
     pages whose advice would be harmful here, for example of another product model. not_said: the same for words.
     """
 
@@ -173,8 +173,8 @@ _WORD = re.compile(rf"[{CHINESE_JAPANESE}]|[^\W{CHINESE_JAPANESE}]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledQuestion:
-    """A question with its answers (parts of documents) or the facts that an answer must hold; without both,
-    unanswerable.
+    """A question with its answers (parts of documents) or the facts that an answer must hold. A question without both
+    is unanswerable.
     """
 
     question: str

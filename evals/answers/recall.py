@@ -58,8 +58,8 @@ ROLES = ("user", "agent", "assistant")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A question. right: the document that it is about. is_answered: whether that document answers it. earlier: the
-    previous question of its conversation.
+    """A question to search for. right: the document that it is about. is_answered: whether that document answers it.
+    earlier: the previous question of its conversation.
     """
 
     source: str
@@ -211,7 +211,7 @@ Ranker: TypeAlias = Callable[[Retriever, Sequence[Query]], list[PassageHit]]
 
 @dataclass(frozen=True, slots=True)
 class SearchOutcome:
-    """One question by one ranker. rank: the right document's, from 0; None if it was not found."""
+    """The result of one ranker for one question. rank: of the right document, from 0; None if it was not found."""
 
     question: Question
     rank: int | None
@@ -231,8 +231,8 @@ def measure_recall(
     distractors: Sequence[Path] = (),
     num_distractors: int | None = None,
 ) -> dict[str, Any]:
-    """Measure every source and ranker. leave_out: sources that are not asked. distractors: files of documents that are
-    also searched, without questions. num_distractors: their maximum number of passages (the last document is complete);
+    """Measure every source and ranker. leave_out: sources to skip. distractors: files of documents that are also
+    searched, without questions. num_distractors: their maximum number of passages (the last document is complete);
     default: all. Raises DeskError.
     """
     questions, documents = read_questions(data, leave_out)
@@ -339,7 +339,7 @@ RANKERS: dict[str, Ranker] = {"dense": by_embedding, "keyword": by_keywords, "rr
 
 
 def ranked(scores: Iterable[tuple[int, float]]) -> list[PassageHit]:
-    """Sort passages by their best score."""
+    """Return passages sorted by their best score, at most RANKED."""
     best: dict[int, float] = {}
     for id_, score in scores:
         best[id_] = max(score, best.get(id_, score))
@@ -348,9 +348,9 @@ def ranked(scores: Iterable[tuple[int, float]]) -> list[PassageHit]:
 
 
 def recall_row(source: str, retriever: str, outcomes: Sequence[SearchOutcome]) -> dict[str, Any]:
-    """Return a row. n: questions, of which `answerable` have an answer. hit1, hit3, hit5: share of these with their
-    document among the first 1, 3, 5. mrr: mean reciprocal rank. refusal_precision, refusal_recall: of the decision to
-    refuse, None without such a decision. embed_ms_p50: time to embed one question.
+    """Return a row. n: number of questions. answerable: number of those that have an answer. hit1, hit3, hit5: share of
+    answerable questions with their document among the first 1, 3, 5. mrr: mean reciprocal rank. refusal_precision,
+    refusal_recall: of the decision to refuse, None without such a decision. embed_ms_p50: time to embed one question.
     """
     ranks = [outcome.rank for outcome in outcomes if outcome.question.is_answered]
     judged = [outcome for outcome in outcomes if outcome.refused is not None]
@@ -394,7 +394,7 @@ COLUMNS = {
 
 
 def markdown(result: dict[str, Any], command: str) -> str:
-    """Write a table: every ranker over all questions, and for each source only the product's."""
+    """Write a table: every ranker over all questions, and for each source only the product's rankers."""
     sources = {row["source"] for row in result["rows"]}
     shown = [
         row

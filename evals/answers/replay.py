@@ -3,10 +3,10 @@
 The file has the passages and the ranked statements of each question. The code that serves customers then decides and
 chooses from this file, without a desk. Delete the file when the documents, the questions or the search change.
 
-Each sign of a decision has its AUC (the probability that an answerable question has a higher sign than an unanswerable
-one) and the share of answerable questions kept when at most `FALSE` of the unanswerable are answered. Two signs are
-baselines. question_only: logistic regression on the words of the question, out of fold; a pair (ids "1-miss", "1-twin")
-is in one fold. word_overlap: highest share of the question's words in a passage. Intervals: bootstrap over questions.
+Each sign (a number used to decide) has an AUC (the probability that an answerable question has a higher sign than an
+unanswerable one) and the share of answerable questions kept when at most `FALSE` of the unanswerable are answered. Two
+signs are baselines. question_only: logistic regression on the words of the question, out of fold; a pair (ids "1-miss",
+"1-twin") is in one fold. word_overlap: highest share of the question's words in a passage. Intervals: bootstrap.
 """
 
 from collections.abc import Callable, Sequence
@@ -61,7 +61,7 @@ FILE = TypeAdapter(_File)
 
 
 class FoundBefore(Finder):
-    """Returns the results in the file, and none for other texts, for example the desk's search for its contact page."""
+    """Returns the results in the file. Other texts, for example the search for the contact page, have no results."""
 
     def __init__(self, kept: _File) -> None:
         self.classifier = kept.classifier

@@ -58,7 +58,7 @@ FOLDS = 10
 LEAST = 20  # minimum number of questions of each kind
 STATEMENT_FEATURES = ("ranked", "covered", "passage", "behind", "rank", "expected")
 QUESTION_FEATURES = ("likely", "cosine", "score", "rest")
-"""Features of the models with ranker and embedder. Others added nothing on a help desk left out of the fit."""
+"""Features of the models with ranker and embedder. Others did not help on a help desk left out of the fit."""
 WRITTEN_STATEMENT_FEATURES = (
     "covered", "own", "before", "parts", "beyond", "passage", "behind", "rank", "length", "expected"
 )  # fmt: skip

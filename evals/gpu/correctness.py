@@ -70,7 +70,7 @@ def rotation_of(size: int) -> Rotation:
 
 
 def random_chunks(seed: int, longest: int) -> list[Chunk]:
-    """Make sequences that share modules at other positions than encoded. Some compute one row, some a question."""
+    """Make sequences that share modules, at other positions than encoded. Some compute one row, some many rows."""
     rng = random.Random(seed)
     modules: list[Extent] = []
     at = 0
@@ -131,8 +131,8 @@ def turned(keys: Tensor, offset: int) -> Tensor:
 
 
 def measure_logits(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
-    """Compare the engine's logits after placed modules. In bfloat16 the difference may be twice that of transformers in
-    bfloat16.
+    """Compare the engine's logits after placed modules with those of transformers in float32. In bfloat16 the
+    difference may be twice that of transformers in bfloat16.
     """
     assert plan.shape is not None
     session.close()
@@ -169,8 +169,8 @@ def engine_logits(hf: Any, shape: str, documents: RandomDocuments, prompt: Plan)
 
 @torch.inference_mode()
 def one_pass(hf: Any, prompt: Plan) -> Tensor:
-    """Compute the logits of a prompt's first token by transformers, as `engine_logits`: each module follows a copy of
-    the system text at the distance of its encoding, and sees nothing else.
+    """Compute with transformers the logits that `engine_logits` returns, in one forward pass: each module follows a
+    copy of the system text at the distance of its encoding, and sees nothing else.
     """
     system, *modules, question = prompt.spans
     ids: list[int] = []

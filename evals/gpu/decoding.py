@@ -1,4 +1,4 @@
-"""Tokens per second of one answer and of many after cached modules, their KV memory, and 8-bit weights.
+"""Measure tokens per second of one answer and of many after cached modules, their KV memory, and 8-bit weights.
 
 Also measures the GPU's limits, and device memory: its peak, and whether it grows with every question.
 

@@ -1,12 +1,12 @@
-"""Time to the first token when modules are on the device, in host memory, on disk, or in all of these by Zipf.
+"""Measure the time to the first token with modules on the device, in host memory, on disk, or spread over these tiers.
 
 Lower bounds: a pass reads all weights and the keys and values that it sees once, and multiplies its rows with the
 weights and its queries with the keys; the longer time counts (`ModelCost.first_token_ms`). Modules in host memory must
 also be copied, which can overlap with the pass, so the longer of pass and copy counts.
 
 The largest set of modules exceeds device and host memory together. Its files are written beforehand, all with the same
-keys and values, because reading them takes the same time as reading those of text. One client asks one question after
-another. The time to a first token counts for the slowest tier of its modules.
+keys and values, because reading them takes as long as reading real ones. One client asks one question after another.
+The time to a first token counts for the slowest tier of its modules.
 """
 
 import random
@@ -72,7 +72,7 @@ def measure_from_disk(session: Session, plan: RowPlan) -> Iterator[GpuRow]:
 
 
 def from_tier(session: Session, subject: OpenedModel, engine: Engine) -> tuple[Times, str]:
-    """Measure after evicting the modules from the device each time. Also returns their tier."""
+    """Evict the modules from the device before each run, and measure. Returns the times, and the tiers as text."""
     engine.settle()
     sources: Counter[str] = Counter()
 

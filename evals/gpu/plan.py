@@ -1,4 +1,4 @@
-"""The rows, most important first, with subject, goal and share of ten minutes; and their results.
+"""The rows to measure, most important first, each with subject, goal and share of ten minutes; and their results.
 
 A result is a value next to its goal, the baseline of the same run and the lower bound of the GPU.
 """
@@ -101,7 +101,7 @@ TRIAL = "trial run, sizes are tiny"
 
 
 WHAT = {
-    "card": "what the GPU reaches",
+    "card": "measured limits of the GPU",
     "attention": "largest difference of each attention kernel from a float64 reference with a block mask",
     **dict.fromkeys(
         ("ttft-8b", "ttft-0.5b", "ttft-4b", "ttft-bundled"),
@@ -120,8 +120,8 @@ WHAT = {
 
 
 class RowPlan(NamedTuple):
-    """One or more rows from the same run. name: for `--rows`. shape: of the model, None for no model. seconds: its
-    share. where: the file of this folder and its function that measure it.
+    """The plan of one row, or of rows from the same run. name: for `--rows`. shape: of the model, None for no model.
+    seconds: share of the time. where: the file in this folder and its function that measure the row.
     """
 
     name: str
@@ -144,7 +144,7 @@ class RowPlan(NamedTuple):
         )
 
     def line(self, session: Session, **fields: Any) -> GpuRow:
-        """Make a row with a result. fields: those of `GpuRow`. Sizes in `what` are those of a full run."""
+        """Make a row with a result. fields: of `GpuRow`. Sizes in `what` are the sizes of a full run."""
         shape = session.name_of(self.shape) if self.shape else ""
         row = GpuRow(**{"row": self.name, "what": self.what, "shape": shape} | fields)
         return replace(row, what=f"{row.what} ({TRIAL})") if session.is_tiny else row

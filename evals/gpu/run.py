@@ -46,7 +46,7 @@ NO_GPU = "measured on a CPU: this is no evidence for a GPU, and no goal is judge
 
 
 class RowProcess:
-    """The child process. command: its program and arguments."""
+    """The child process that measures rows. command: its program and arguments."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._process = subprocess.Popen(
@@ -124,7 +124,7 @@ def measure_gpu(
 
 
 class Run:
-    """Runs rows in turn, in the current process or in a new one. card: the GPU as the process describes it."""
+    """Measures rows one after another, in one process while it works. card: the process's description of the GPU."""
 
     def __init__(self, command: Sequence[str], minutes: float, report: Callable[[str], None]) -> None:
         self.started = time.monotonic()
@@ -296,8 +296,8 @@ def markdown(result: dict[str, Any], command: str) -> str:
     card = f"{result.get('card', result['device'])}, {versions}" if versions else str(result["device"])
     warning = f" **{result['note'][0].upper()}{result['note'][1:]}.**" if result["note"] else ""
     return (
-        f"`{command}` on {card}, {result['seconds']:,.0f} s in all.{warning} Medians; weights are random but for the "
-        "bundled model.\n\n" + table(readable(result["rows"]), COLUMNS)
+        f"`{command}` on {card}, {result['seconds']:,.0f} s in all.{warning} Medians; weights are random, except the "
+        "bundled model's.\n\n" + table(readable(result["rows"]), COLUMNS)
     )
 
 

@@ -1,4 +1,4 @@
-"""The shared state of the rows of one process: device, lower bounds, open model, amounts.
+"""State that the rows of one process share: device, lower bounds, open model, sizes.
 
 The lower bounds are measured in the same process as the results compared with them, each as the best of several:
   memory    a copy within its memory reads and writes every byte: 2 * size / seconds
@@ -7,7 +7,7 @@ The lower bounds are measured in the same process as the results compared with t
 On a CPU the same is measured with ordinary memory. Work on a GPU is timed by its events, answers by the wall clock.
 
 Models have random weights, which take the same time as trained ones. A model stays open until a row needs another one.
-So the plan lists the rows of one shape together. A GPU uses the full amounts. The tiny amounts take seconds on a CPU.
+So the plan lists the rows of one shape together. A GPU uses the full sizes. The tiny sizes take seconds on a CPU.
 """
 
 import gc
@@ -45,7 +45,7 @@ Size = Literal["full", "tiny"]
 
 
 def config_of(model: str) -> dict[str, int]:
-    """Return the sizes of a model that `warmdesk plan` knows, as transformers names them."""
+    """Return the sizes of a model of `warmdesk plan`, by their names in transformers."""
     shape = SHAPES[model]
     return {
         "vocab_size": shape.vocabulary,
@@ -59,7 +59,7 @@ def config_of(model: str) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Amounts. cached: tokens of system text and documents that a prompt reuses, in `modules` modules. question: fresh
+    """Sizes. cached: tokens of system text and documents that a prompt reuses, in `modules` modules. question: fresh
     tokens. conversations: number of simultaneous answers; shared_modules: the modules they share; shared_tokens: tokens
     of each. many: modules of the largest set; many_tokens: tokens of each; asked: requests that count; budgets: modules
     that fit in device and host memory; drawn: modules of a request. repeats: maximum runs of each timing. rounds: how
@@ -147,7 +147,7 @@ def word_tokenizer(vocabulary: int) -> Any:
 
 
 def twin(hf: Any) -> Any:
-    """Copy a transformers model over the same tensors. Changes to the modules of one do not affect the other."""
+    """Copy a transformers model without copying its tensors. Changes to the modules of one do not affect the other."""
     return deepcopy(hf, {id(tensor): tensor for tensor in tensors_of(hf)})
 
 
@@ -159,7 +159,7 @@ Times = list[float]  # results of several runs, in their unit
 
 
 class Share:
-    """The time limit of a row, which starts now."""
+    """The time limit of a row. It starts when this object is made."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds

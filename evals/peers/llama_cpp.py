@@ -124,7 +124,7 @@ class LlamaServer(AbstractContextManager["LlamaServer"]):
 
 @dataclass(frozen=True, slots=True)
 class LlamaCpp:
-    """llama.cpp for one model. program: starts a server. file: the model's own GGUF file. version: as text."""
+    """llama.cpp for one model. program: to start a server. file: the model's own GGUF file. version: as text."""
 
     program: tuple[str, ...]
     file: Path
@@ -137,7 +137,7 @@ class LlamaCpp:
         """
         file = bundled_gguf() if model is None else Path(model).expanduser()
         if file.suffix != ".gguf":
-            raise DeskError(f"llama.cpp reads .gguf files, and the model is {model!r}", code="peer")
+            raise DeskError(f"llama.cpp reads only .gguf files, but the model is {model!r}", code="peer")
         if llama_server is not None:
             if not llama_server.is_file():
                 raise DeskError(f"there is no program {str(llama_server)!r}: give a llama-server", code="peer")

@@ -1,4 +1,4 @@
-"""The server of the package xllamacpp with the options of `llama-server`. It ends when its standard input ends."""
+"""Run the server of the package xllamacpp with options of `llama-server`. It ends when its standard input ends."""
 
 import argparse
 import sys
@@ -11,7 +11,7 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     for name in ("--port", "--threads", "--parallel", "--ctx-size", "--cache-reuse"):
         parser.add_argument(name, required=True, type=int)
-    parser.add_argument("--api-key", help="what clients have to send")
+    parser.add_argument("--api-key", help="API key that clients must send")
     given = parser.parse_args()
     params = xllamacpp.CommonParams()
     params.model.path = given.model

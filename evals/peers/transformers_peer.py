@@ -83,7 +83,7 @@ class TransformersPeer:
 
 
 class ContinuousBatching:
-    """transformers' continuous batching; a context manager. tokens: room for all prompts and answers."""
+    """Runs transformers' continuous batching; a context manager. tokens: room for all prompts and answers."""
 
     def __init__(self, hf: Any, tokens: int) -> None:
         hf.set_attn_implementation("sdpa")
@@ -104,7 +104,7 @@ class ContinuousBatching:
         self._manager.stop(block=True)
 
     def answer(self, prompt: list[int], new_tokens: int) -> float:
-        """Ask for `new_tokens` tokens. Returns the seconds to the first. Safe from any thread."""
+        """Ask for `new_tokens` tokens. Returns the seconds to the first token. Thread-safe."""
         name = str(next(self._names))
         outputs = self._outputs[name] = queue.SimpleQueue()
         started = time.perf_counter()

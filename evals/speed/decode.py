@@ -1,4 +1,4 @@
-"""Tokens per second after the first one, after placed documents: one answer, and several at the same time.
+"""Measure tokens per second of decoding after placed documents: one answer, and several at the same time.
 
 All conversations have the same documents in different orders. Their prompts were computed before, so that only decoding
 counts: this engine places the documents, llama.cpp has each prompt in its own slot. Arms:
@@ -39,9 +39,9 @@ def measure_decode(
     llama_cpp: LlamaCpp | None,
     report: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Run all arms; the result is ready for JSON. documents: tokens. llama_cpp: None omits it. In its rows,
-    tokens_per_s is the total of all conversations, the best of the repeats. of_floor: its share of the machine's limit
-    for these weights.
+    """Run all arms; the result is ready for JSON. documents: tokens. llama_cpp: None omits it. In the rows of the
+    result, tokens_per_s is the total of all conversations, the best of the repeats. of_floor: its share of the
+    machine's limit for these weights.
     """
     deadline, measured = Deadline(report), Measured.load(settings, report)
     floor = measured.floor()

@@ -1,4 +1,4 @@
-"""Measures commands, indexing, a killed ingest, the start of a server, search, and the memory of the server.
+"""Measure commands, indexing, a killed ingest, the start of a server, search, and the memory of the server.
 
 Every step runs in a separate process, as in real use, in data folders made for the measurement. Questions are asked
 over HTTP, one at a time: each once after the start, while the server encodes the passages, and again when it is idle.
@@ -122,7 +122,7 @@ class ServedDesk:
             time.sleep(0.1)
 
     def ask(self, questions: Sequence[str]) -> Iterator[dict[str, float]]:
-        """Yield the milliseconds of each answer's stages."""
+        """Ask questions one at a time. Yields the milliseconds of each answer's stages."""
         for question in questions:
             began = time.perf_counter()
             body = {"model": "warmdesk", "messages": [{"role": "user", "content": question}]}

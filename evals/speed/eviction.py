@@ -44,7 +44,7 @@ Rank = Callable[[str, int], tuple[float, ...]]  # (module, index of the use); th
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A list of requests. chances: ranks the least likely module lowest, None if unknown."""
+    """A list of requests. chances: ranks the least likely module lowest; None if unknown."""
 
     requests: Requests
     chances: Rank | None = None
@@ -149,7 +149,7 @@ def replay_store(requests: Requests, budget: int) -> tuple[int, int]:
 
 
 def replay(requests: Requests, budget: int, rank: Rank, *, pins: bool = True) -> int:
-    """Return the hits of a policy. pins: the modules of the running request are not evicted."""
+    """Replay requests with a policy. Returns its hits. pins: the running request's modules are not evicted."""
     cached: set[str] = set()
     hits = index = 0
     for request in requests:

@@ -1,6 +1,6 @@
 """Search indexes of made-up passages: their memory, their files, and the processor time of a search and of a change.
 
-Vectors are random. An exact search reads all of them, so its time does not depend on their values. Words are drawn by
+Vectors are random. An exact search reads all of them, so its time does not depend on their values. Words are sampled by
 Zipf's law. Every made-up passage has one window; real ones have about five. Out of scope: embedding, ranking, database.
 """
 
@@ -33,7 +33,7 @@ COLUMNS |= {"search": "search, ms", "change": "one passage changed, ms", "save":
 
 
 def measure_index(vectors: int, keywords: int, searches: int) -> dict[str, Any]:
-    """Measure both indexes. vectors, keywords: windows of each. searches: number of searches, timed one at a time."""
+    """Measure both indexes. vectors, keywords: number of windows in each. searches: number of timed searches."""
     with tempfile.TemporaryDirectory() as name:
         rows = [_vectors(vectors, searches, Path(name, "vectors")), _keywords(keywords, searches, Path(name, "words"))]
     return {"machine": describe_machine(), "searches": searches, "rows": rows}

@@ -167,7 +167,7 @@ def measure_size(
 
 def slopes(rows: list[Row]) -> list[Row]:
     """Return milliseconds to the first token per document token (least squares over the smallest times), for every arm
-    measured at two or more lengths. of_full_prefill: as a share of full prefill's; None if not measured.
+    measured at two or more lengths. of_full_prefill: as a share of the slope of `full_prefill`; None if not measured.
     """
     times: dict[tuple[str, int, str], list[tuple[int, float]]] = {}
     for row in rows:
@@ -191,7 +191,7 @@ def slopes(rows: list[Row]) -> list[Row]:
 
 def describe(row: Row) -> str:
     rate = f"  decode {row['decode_tokens_per_s']:6.1f} tokens/s" if row["decode_tokens_per_s"] else ""
-    than = f"  {row['than_llama_cpp']:.1f} as llama.cpp" if row["than_llama_cpp"] else ""
+    than = f"  {row['than_llama_cpp']:.1f} times as fast as llama.cpp" if row["than_llama_cpp"] else ""
     faster = f"  {row['faster']:5.1f} times as fast as the whole prompt" if row["faster"] else ""
     return (
         f"{row['model']}  {row['threads']} threads  {row['document_tokens']:5d} document tokens  {row['arm']:20s}"

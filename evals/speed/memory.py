@@ -23,7 +23,7 @@ MODULE_TOKENS, QUESTION_TOKENS, ANSWER_TOKENS = 256, 24, 32
 def measure_memory(
     settings: Settings, conversations: int, modules: int, llama_cpp: LlamaCpp | None, report: Report
 ) -> dict[str, Any]:
-    """Return counts of tokens, and resident bytes by program."""
+    """Return counts of tokens, and the resident memory of each program in MiB."""
     before, measured = resident_bytes(), Measured.load(settings, report)
     report(f"{conversations} conversations with {modules} modules")
     row = measure_conversations(measured, conversations, modules)
@@ -38,7 +38,7 @@ def measure_memory(
 
 
 def measure_conversations(measured: Measured, conversations: int, modules: int) -> dict[str, float]:
-    """Return tokens of KV memory. ratio: used / (shared + private)."""
+    """Measure KV memory in tokens. ratio: used / (shared + private)."""
     rng, info = random.Random(0), measured.model.info
     documents = RandomDocuments.make(modules * MODULE_TOKENS, info.vocabulary, rng, MODULE_TOKENS)
     plans = [documents.shuffled(tokens(QUESTION_TOKENS, info.vocabulary, rng), rng) for _ in range(conversations)]

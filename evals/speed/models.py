@@ -60,7 +60,7 @@ QUESTION_TOKENS = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
-    """Measured limits of the machine with a number of threads. flops: operations per second of such `products`."""
+    """Measured limits of the machine with a number of threads. flops: operations per second, of type `products`."""
 
     threads: int
     bytes_per_s: float
@@ -116,8 +116,8 @@ class ModelCost:
         )
 
     def pass_seconds(self, floor: Floor, *, rows: int, seen: int, stored: int, outputs: int) -> float:
-        """Return the shortest time of a pass of `rows` rows that each see `seen` tokens, of which `stored` are
-        different. outputs: rows that need logits.
+        """Return the shortest time of a pass of `rows` rows that each see `seen` tokens. stored: number of different
+        tokens that all rows see. outputs: rows that need logits.
         """
         weights = self.layer_weights + self.head_weights
         operations = 2 * (rows * self.layer_weights + outputs * self.head_weights)
@@ -277,7 +277,7 @@ def markdown(result: dict[str, Any], command: str) -> str:
     return (
         f"`{command}` on {result['machine']}; model {result['model']}, best of {REPEATS} repeats.\n\n"
         + table(result["floors"], floors)
-        + f"\n\nWhat that allows, with a question of {result['question_tokens']} tokens:\n\n"
+        + f"\n\nLimits that follow, with a question of {result['question_tokens']} tokens:\n\n"
         + table(result["rows"], rows)
     )
 
@@ -291,7 +291,7 @@ class Deadline:
     def allows(self, what: str) -> bool:
         if time.monotonic() < self._end:
             return True
-        self._report(f"skipped, because the time is over: {what}")
+        self._report(f"skipped, because no time is left: {what}")
         return False
 
 

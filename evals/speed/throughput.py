@@ -41,8 +41,8 @@ Ask = Callable[[Plan, int], float | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadTest:
-    """The load. documents: their number. passages: per prompt. zipf: the exponent. answer_tokens: the mean. requests:
-    in total, None for four per client, at least eight.
+    """Settings of the load test. documents, passages: their number, in all and per prompt. zipf: Zipf's exponent.
+    answer_tokens: mean length. requests: in all; None: four per client, at least eight.
     """
 
     documents: int = 50
