@@ -27,7 +27,7 @@ ROOMS = {
     "cache retrieval",
     "app.support": "app.knowledge app.replies app.privacy app.storage app.domain retrieval.search retrieval.text",
     "app.answering": "app.knowledge app.replies app.privacy app.grounding app.storage app.domain cache "
-    "retrieval.documents retrieval.statements retrieval.text",
+    "retrieval.answerability retrieval.documents retrieval.statements retrieval.text",
     "app.lookups": "app.websites app.replies app.privacy app.storage app.domain retrieval.text",
     "app.knowledge": "app.websites app.storage app.domain cache durable retrieval",
     "app.websites": "app.domain retrieval",

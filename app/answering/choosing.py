@@ -47,7 +47,7 @@ def chosen(ranked: Sequence[RankedStatement], texts: Mapping[int, str]) -> list[
         ]
         value, one, block = max(options, key=lambda option: option[0], default=(0.0, best, []))
         if value <= 0:
-            return sorted((_joined(block) for block in blocks), key=lambda one: -one.logit)
+            return sorted((joined(block) for block in blocks), key=lambda one: -one.logit)
         if block:
             block.append(one)
         else:
@@ -86,7 +86,7 @@ def _is_beside(one: RankedStatement, block: Sequence[RankedStatement], texts: Ma
     return fits or (is_before and needs_before(min(block, key=attrgetter("start")).text))
 
 
-def _joined(block: Sequence[RankedStatement]) -> RankedStatement:
+def joined(block: Sequence[RankedStatement]) -> RankedStatement:
     best, parts = max(block, key=lambda one: one.logit), sorted(block, key=attrgetter("start"))
     texts = [one.text for one in parts]
     are_sentences = all(one.kind == "sentence" for one in parts) and not any("\n" in text for text in texts)

@@ -17,6 +17,7 @@ from itertools import groupby, pairwise
 
 from app.answering.choosing import chosen, to_cite
 from app.answering.curated import CuratedAnswer, CuratedAnswers
+from app.answering.overview import with_overview
 from app.answering.things import MOST, fitting_things, names_of
 from app.domain.answers import BETWEEN, Outcome, Said, from_documents
 from app.domain.callers import LONGEST_PAST, OLDER_TURNS_LEFT_OUT, check_length
@@ -182,6 +183,7 @@ class Decider:
         things = fitting_things(results, question, earlier)
         if len(things) > 1 and not unknown:
             return _which(results, things, language)
+        results = with_overview(question, results)
         if results.relevance >= self.answer_above and not unknown:
             return Decision(outcome="answered", why="sure", results=results, asks_model=True, nothing=nothing)
         if not results.statements or (earlier is None and is_topic(question)):
