@@ -33,6 +33,7 @@ from retrieval.ranking.training import (
     all_scores,
     as_asked,
     batches,
+    best_matches,
     question_tensors,
     read_examples,
     save_ranker,
@@ -72,8 +73,9 @@ def read(
     return read_examples([file], frozenset(left_out), frozenset(local), seed=0)
 
 
-def test_the_statements_that_hold_the_answer_are_right(tmp_path):
-    ((passage,),) = read(tmp_path, TOYS[0])
+def test_the_statements_that_hold_an_answer_are_right(tmp_path):
+    both = {"question": "Tell me more", "answers": ["Every lamp is blue.", "21 degrees"]}
+    ((passage,),) = read(tmp_path, {**TOYS[0], "qas": [*TOYS[0]["qas"], both]})
     text = passage.read.text
     assert [text[first:end] for first, end in passage.read.spans] == [
         "A lamp costs 1 euros.",
@@ -85,6 +87,7 @@ def test_the_statements_that_hold_the_answer_are_right(tmp_path):
         ((0,), 1.0, ""),
         ((2,), 1.0, ""),
         ((), 1.0, ""),
+        ((1, 2), 1.0, ""),
     ]
 
 
@@ -100,7 +103,7 @@ def test_files_may_be_packed_and_sources_left_out_or_local(tmp_path):
 
 
 def test_a_long_text_is_cut_at_lines_and_a_question_goes_where_its_answer_is(tmp_path):
-    lines = [f"Line {n} is about things. " + " ".join(f"Thing {n}{k} is red." for k in range(20)) for n in range(6)]
+    lines = [f"Line {n} is about things. " + " ".join(f"Thing {n}{k} is red." for k in range(20)) for n in range(12)]
     context = "\n".join(lines) + "\nThe end is red."
     qas = [
         {"question": "What is the end?", "answers": ["The end is red."]},
@@ -196,6 +199,15 @@ def by_steps(monkeypatch):
     monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
     monkeypatch.setattr(training, "WARM_UP", 1)
     return lambda steps: (2 * steps + 0.5) / 60  # the clock is read twice in a step
+
+
+def test_the_best_match_of_a_token_is_inside_the_span(monkeypatch):
+    monkeypatch.setattr(training, "TOGETHER", 2)
+    generator = torch.Generator().manual_seed(1)
+    asked, tokens = torch.randn(4, 8, generator=generator), torch.randn(15, 8, generator=generator)
+    lengths = [3, 1, 6, 1, 4]
+    expected = torch.stack([(asked @ part.T).amax(1) for part in tokens.split(lengths)], 1)
+    assert torch.allclose(best_matches(asked, tokens, torch.tensor(lengths)), expected)
 
 
 def test_training_scores_as_the_desk_does(tmp_path):

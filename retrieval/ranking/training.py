@@ -89,7 +89,7 @@ def question_tensors(tokens: RankerTokens, texts: Sequence[str]) -> tuple[Tensor
     return ids, mask, (mask == 0) | (ids == opening) | (ids == closing)
 
 
-MOST_WORDS = 125
+MOST_WORDS = 260
 """Maximum number of words of a training passage. Longer ones are cut at lines, so that a step stays short."""
 MADE = 0.5  # weight of a question that a program made
 FIRST = 4  # number of first statements of a long answer that count as right
@@ -192,13 +192,12 @@ def _place(
         asked = _long_words(qa["question"])
         shared = [len(asked & _long_words(passage.read.text)) for passage in passages]
         return (shared.index(max(shared)) if shared else None), ()
-    for answer in qa["answers"]:
-        first = context.find(answer)
-        end = first + len(answer)
-        for place, (passage, start) in enumerate(zip(passages, starts, strict=True)):
-            right = [n for n, (a, b) in enumerate(passage.read.spans) if start + a < end and start + b > first >= 0]
-            if right:
-                return place, tuple(right[:FIRST])
+    found = [(first, first + len(answer)) for answer in qa["answers"] if (first := context.find(answer)) >= 0]
+    for place, (passage, start) in enumerate(zip(passages, starts, strict=True)):
+        spans = [(start + first, start + end) for first, end in passage.read.spans]
+        right = [n for n, (a, b) in enumerate(spans) if any(a < end and b > first for first, end in found)]
+        if right:
+            return place, tuple(right[:FIRST])
     return None, ()
 
 
@@ -264,13 +263,14 @@ def _misspelt(text: str, generator: random.Random) -> str:
     return " ".join(said)
 
 
-LONGEST = 224  # maximum number of tokens of a training passage
+LONGEST = 512  # maximum number of tokens of a training passage
 FROZEN = 2  # number of lowest layers that are not trained
 RATES = (5e-5, 1e-3, 2e-2)  # learning rates of the layers, the heads, and the two weights of the mixture
 WARM_UP = 60  # steps until the full learning rate. It also falls during training, to 2 % at the end.
 BAR = 0.5  # weight of the bar's loss
 SAVED_EVERY_S = 300.0
 _IMPOSSIBLE = -1e4
+TOGETHER = 64  # spans that are compared together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -380,12 +380,26 @@ def all_scores(
     wholes, tokens, weights, bars = model.questions(*asked)
     statement_wholes, statement_tokens = statements
     number, length, _ = tokens.shape
-    similarity = tokens.flatten(0, 1) @ statement_tokens.T
-    lowest = torch.full((number * length, len(spans)), -1.0)
-    columns = statement_of_token(spans).expand(number * length, -1)
-    best = lowest.scatter_reduce(1, columns, similarity, "amax", include_self=False).view(number, length, -1)
+    lengths = torch.tensor([end - first for _, first, end in spans])
+    best = best_matches(tokens.flatten(0, 1), statement_tokens, lengths).view(number, length, -1)
     matched = (weights.unsqueeze(-1) * best).sum(1)
     return model.mixture[0] * (wholes @ statement_wholes.T) + model.mixture[1] * matched, bars
+
+
+def best_matches(asked: Tensor, tokens: Tensor, lengths: Tensor) -> Tensor:
+    """Return the highest cosine of each asked token in each span, `[asked, spans]`. tokens: of all spans. lengths:
+    their number in each span. Spans of similar length are compared together, which is faster than `scatter_reduce`.
+    """
+    starts, order = lengths.cumsum(0) - lengths, lengths.argsort()
+    found: list[Tensor] = []
+    for at in range(0, len(order), TOGETHER):
+        spans = order[at : at + TOGETHER]
+        places = torch.arange(int(lengths[spans].max()))
+        rows = (starts[spans].unsqueeze(1) + places).clamp(max=len(tokens) - 1)
+        cosines = (asked @ tokens[rows].flatten(0, 1).T).view(-1, *rows.shape)
+        is_padding = places >= lengths[spans].unsqueeze(1)
+        found.append(cosines.masked_fill(is_padding, -1.0).amax(2))
+    return torch.cat(found, 1)[:, order.argsort()]
 
 
 def save_ranker(model: RankerModel, folder: Path, card: RankerCard) -> RankerCard:
