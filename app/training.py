@@ -151,7 +151,7 @@ HELD_OUT_PASSAGES = 8  # minimum held-out passages, if that is at most a third o
 
 def split_topics(passages: Iterable[TrainingPassage]) -> tuple[list[Topic], list[Topic]]:
     """Split topics for training and tests. Test topics have a hash below HELD_OUT_SHARE; more are added in hash order
-    until HELD_OUT_PASSAGES, but at most a third of all passages. There are none if they have fewer than two passages.
+    until HELD_OUT_PASSAGES, but at most a third of all passages. Fewer than two test passages: no test topics.
     """
     topics: defaultdict[str, Topic] = defaultdict(list)
     for passage in passages:

@@ -1,9 +1,9 @@
 """Answer questions from the FAQ, before search and without the model.
 
 A pair answers only a question with the same significant words as one of its wordings, and only if their similarity
-reaches the threshold (`app.knowledge.finder`). Other questions are searched, and find the FAQ's document like any
-other. Wordings are looked up by their significant words, so the number of pairs does not matter. Out of scope: writing
-pairs (`app.support.faq`).
+reaches the threshold (`app.knowledge.finder`). Other questions go to search, which includes the FAQ's document.
+Wordings are looked up by their significant words, so a large FAQ is not slower. Out of scope: writing pairs
+(`app.support.faq`).
 """
 
 import logging

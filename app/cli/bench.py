@@ -287,7 +287,7 @@ def eviction(
     modules: Annotated[int, typer.Option(help="Number of modules.", min=1)] = 500,
     requests: Annotated[int, typer.Option(help="Number of requests.", min=1)] = 2000,
     zipf: Annotated[float, typer.Option(help="Zipf exponent of the popularity; 0: all equally popular.", min=0)] = 1.0,
-    changes: Annotated[int, typer.Option(help="Number of times that modules exchange their popularity.", min=0)] = 0,
+    changes: Annotated[int, typer.Option(help="Number of times that popularity is shuffled among modules.", min=0)] = 0,
     trace: Annotated[
         Path | None, typer.Option(help='Recorded requests instead, as JSON lines {"modules": [name, ...]}.')
     ] = None,

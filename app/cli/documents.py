@@ -67,7 +67,7 @@ def documents(common: Common) -> None:
 @commands.command()
 @takes("data_dir", "model", "device", "as_json")
 def forget(
-    common: Common, document: Annotated[str, typer.Argument(help="Path of the document, or an unambiguous end of it.")]
+    common: Common, document: Annotated[str, typer.Argument(help="Path of the document, or a unique suffix of it.")]
 ) -> None:
     """Delete a document: text, vectors, keywords, quotes and encoded passages. Works while the server runs."""
     from app.cli.reports import print_forgotten, print_old_copies

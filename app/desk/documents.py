@@ -113,7 +113,7 @@ class DeskDocuments(Parts):
         return self._documents_read
 
     def forget(self, name: str) -> Forgotten:
-        """Delete a document. name: its path, or an unambiguous end of it. Raises DeskError."""
+        """Delete a document. name: its path, or a unique suffix of it. Raises DeskError."""
         path = find_document(self.library, name, self.begun.left("forget"))
         forgotten = self._forgetting.forget(path)
         self._forgotten()

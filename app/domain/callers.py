@@ -106,7 +106,7 @@ LongText: TypeAlias = Annotated[str, _at_most(LONGEST_TEXT)]
 
 
 def check_length(text: str, most: int, name: str = "question") -> None:
-    """Raise DeskError for a longer text. name: the text's name in the message."""
+    """Raise DeskError for a text longer than `most`. name: used in the message."""
     if len(text) > most:
         message = f"the {name} has {len(text):,} characters, the limit is {most:,}: shorten it"
         raise DeskError(message, code="question-too-long")

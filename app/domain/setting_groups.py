@@ -82,7 +82,7 @@ class AnswerSettings(SettingGroup):
         "I could not find an answer to this in our help pages. Please contact our customer service team, who "
         "will be glad to help."
     )
-    """Answer if the documents do not answer the question. Unset: this text in the customer's language (English, German,
+    """Text shown if no document answers the question. Unset: this text in the customer's language (English, German,
     French, Spanish, Chinese). The contacts are added below it."""
     faq_answers: bool = True
     """Answer a question that is nearly the same as an FAQ question with the FAQ's answer, without search and model."""

@@ -166,7 +166,7 @@ LONGEST_NUMBER = 20  # maximum digits of a number for arithmetic; longer ones ar
 
 
 def amounts(text: str, language: str = "en") -> Iterator[Fact]:
-    """Return numbers in base units. "2 to 4 days" are 2 days and 4 days; "9.30" may be a time of day."""
+    """Return numbers in base units. "2 to 4 days" gives 2 days and 4 days; "9.30" gives a number and a time."""
     found = [amount(text, match, language) for match in NUMBER.finditer(text)]
     pairs = [(i - 1, i) for i in range(1, len(found)) if is_range(text, found[i - 1], found[i])]
     for one, other in (*((i, j) for i, j in pairs if found[i].unit in SIGNS), *((j, i) for i, j in reversed(pairs))):

@@ -136,7 +136,7 @@ class Forgetting:
 
 
 def find_document(library: Library, name: str, others: Collection[str] = ()) -> str:
-    """Return a document's path. name: the path or its unique end. others: more paths to search. Raises DeskError."""
+    """Return a document's path. name: the path or a unique suffix. others: more paths to search. Raises DeskError."""
     paths = [document.path for document in library.documents()]
     paths += [path for path in others if path not in paths]
     wanted = [name, str(Path(name).expanduser().absolute())]

@@ -4,7 +4,7 @@ A new database gets the tables of `tables` at once, and is marked with the lates
 missing revisions run in the caller's transaction. A database of a newer Warmdesk is refused, because its migrations
 cannot be undone.
 
-A SQLite file is copied before. The newest copies stay, so that the previous version can be used again. The copies would
+A SQLite file is copied first. The newest copies stay, so that the previous version can be used again. The copies would
 keep data that is deleted later, so deleting a document removes the copies (`remove_backups`).
 
 Out of scope: copies of PostgreSQL databases; backups of a whole data folder (`archive`).

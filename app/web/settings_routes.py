@@ -60,7 +60,7 @@ ORIGINS = {
     "default": translatable("default"),
     "file": translatable("settings file"),
     "environment": translatable("environment variable"),
-    "flag": translatable("flag of the command"),
+    "flag": translatable("command-line flag"),
 }
 
 

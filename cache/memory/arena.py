@@ -5,9 +5,9 @@ The pool (`Arena`) is one K and one V tensor per layer, allocated once, with the
 module has which slots.
 
 On a GPU, copies use a stream of their own and pinned memory, so that passes run at the same time. Copies added between
-two passes form a batch: the first layer of all copies, then the second, and so on, with an event after each layer. A
-pass waits for a layer's event in that layer. Copies of one layer run in the order in which they were added, and no copy
-touches another layer, so a later copy may overwrite memory that an earlier one reads.
+two passes form a batch: the first layer of all copies, then the second, and so on, with an event after each layer.
+Before each layer, a pass waits for its event. Copies of one layer run in the order in which they were added, and no
+copy touches another layer, so a later copy may overwrite memory that an earlier one reads.
 """
 
 from bisect import bisect_left, insort

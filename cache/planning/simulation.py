@@ -99,7 +99,7 @@ class Passes:
 
 
 class SimulatedReplica:
-    """Simulates one replica. size: returns the tokens of a document. is_on_disk: returns whether a document can be
+    """Simulates one replica. size: returns a document's length in tokens. is_on_disk: returns whether a document can be
     loaded from disk.
     """
 

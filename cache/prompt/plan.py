@@ -156,7 +156,7 @@ class Plan:
         return self.without_segments(self.exact_spans)
 
     def without_segments(self, first: int = 0) -> "Plan":
-        """Return the plan with all spans from index `first` on computed, with full causal attention."""
+        """Return the plan in which spans from index `first` are computed with full causal attention."""
         computed = (replace(span, segment=None, row=0) for span in self.spans[first:])
         return Plan(spans=join_spans([*self.spans[:first], *computed]))
 

@@ -128,7 +128,7 @@ def judged_cases(
     count: int,
     report: Callable[[str], None],
 ) -> Iterator[JudgedCase]:
-    """Search for the questions of a help desk, and for its near misses. count: passages that are searched."""
+    """Search for a help desk's questions, and again without their answers (near misses). count: passages to find."""
     for number, question in enumerate(questions, start=1):
         if number % 100 == 0 or number == len(questions):
             report(f"{desk}: {number}/{len(questions)} questions")

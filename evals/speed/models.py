@@ -60,7 +60,7 @@ QUESTION_TOKENS = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
-    """Measured limits of the machine with a number of threads. flops: operations per second, of type `products`."""
+    """Limits of the machine, measured with `threads` threads. flops: operations per second. products: their dtype."""
 
     threads: int
     bytes_per_s: float

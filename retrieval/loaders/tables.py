@@ -102,8 +102,8 @@ def table_blocks(rows: Iterable[Sequence[str]]) -> list[Block]:
 
 
 def read_table(rows: Sequence[Sequence[str]], headers: int | None = None, *, are_pairs: bool = False) -> Table:
-    """Divide a table of one-line cells. headers: number of header rows; None: judge by the cells. are_pairs: a table of
-    two columns has names and values instead of a header.
+    """Return the captions, lines and notes of a table of one-line cells. headers: number of header rows; None: judge by
+    the cells. are_pairs: two columns without a header are names and values.
     """
     captions, body = parted(rows) if headers is None else ([], without_empty(rows))
     headers = header_rows(body) if headers is None else headers
