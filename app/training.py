@@ -98,8 +98,8 @@ class TrainingTokenizer:
         return TrainingPassage(source=source, topic=f"{source}/{title}", tokens=tokens, questions=questions)
 
     def own_passages(self, library: Library) -> Iterator[TrainingPassage]:
-        """Yield the ingested passages with questions. A question is a few words of a sentence, and its answer is the
-        start of that sentence. They are not labels, only texts for comparing full attention with modular attention.
+        """Yield the ingested passages with questions. A question is the three longest words of a sentence, and its
+        answer is the start of that sentence. They are not labels, only texts to compare full and modular attention.
         """
         for document in library.documents():
             for passage in library.passages_of(document.path):

@@ -181,7 +181,7 @@ def program_error(function: FunctionType, message: str, line: int | None = None)
 
 
 def read_source(function: object) -> FunctionSource:
-    """Return the definition of a function in its file. Raises PMLError for anything but a plain `def`."""
+    """Return a function with the syntax tree of its source. Raises PMLError for anything but a plain `def`."""
     if not isinstance(function, FunctionType):
         raise PMLError(f"{function!r} is not a function; put the decorator on a `def`", where="program")
     if function.__code__.co_name == "<lambda>":
@@ -404,7 +404,7 @@ class Compiler:
         body.nested.append(called)
 
     def callee(self, node: ast.Call) -> Program:
-        """Return the program of a call. It is looked up now, not when the call runs."""
+        """Return the program that a call names, as defined now. Later definitions are not used."""
         if isinstance(node.func, ast.Name) and node.func.id == self.source.tree.name:
             raise self.source.mistake(node, f"{shown(node)}: a program cannot contain itself; write its text again")
         try:

@@ -366,7 +366,7 @@ def judge(
     queries: Sequence[Query],
     passages: Sequence[FoundPassageText],
 ) -> JudgedStatements:
-    """Rank found statements. queries: the question; the last may include the previous turn. passages: best first."""
+    """Rank found statements. queries: the question; the last may start with the previous one. passages: best first."""
     query = queries[-1]
     logits, told = ranker.mixture.scores(ranker.question(query.text), [passage.vectors for passage in passages])
     candidates = candidates_of(retriever, query, queries[0], passages, logits)

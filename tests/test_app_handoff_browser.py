@@ -42,7 +42,7 @@ def test_the_first_day(site, browsers, tmp_path):
     files = sorted(write_pages(tmp_path).iterdir())
     agent.one("#files").send_keys("\n".join(map(str, files)))
     agent.press("#upload button")
-    assert agent.sees("#uploaded", "4 of 4 files were added. Questions find them now.")
+    assert agent.sees("#uploaded", "4 of 4 files were added. Search finds them now.")
 
     customer.driver.get(site.url + "/")
     customer.ask("Can gift cards be returned?")

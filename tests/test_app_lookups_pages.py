@@ -110,7 +110,7 @@ def test_the_page_has_the_figures_and_tries_one_without_the_secret(tmp_path, end
     assert TOKEN not in tried.text
     refused = admin.post(path, data={"name": "order-status", "given": ["<b>", "x"]})
     assert refused.status_code == 400
-    assert "order is missing or does not fit" in refused.text
+    assert "order is missing or invalid" in refused.text
     assert site.audited() == [("admin", "lookup-try", "order-status")] * 2
     site.close()
 

@@ -92,7 +92,7 @@ def test_settings_are_written_with_comments_kept(site, admin):
     assert "# short" in text
     assert "temperature = 0.5" in text
     page = admin.get(f"{PAGE}?did=settings").text
-    assert "until the restart: 120" in page
+    assert "in use until the restart: 120" in page
     assert "These changes need a restart: answer_tokens, temperature, device_memory." in page
     assert save(admin, temperature="").status_code == 303
     assert "temperature" not in file.read_text()
@@ -170,7 +170,7 @@ def test_a_table_of_the_file_can_be_changed_and_keys_written_beside_it(site, adm
 
 def test_what_was_taken_out_of_the_file_can_be_set_again(site, admin):
     assert save(admin, answer_tokens="").status_code == 303
-    assert "until the restart: 120" in admin.get(PAGE).text
+    assert "in use until the restart: 120" in admin.get(PAGE).text
     assert save(admin, answer_tokens="120").status_code == 303
 
 

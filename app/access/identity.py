@@ -161,7 +161,7 @@ class Keys(ApiKeyTable):
         self._lock = threading.Lock()
 
     def create(self, name: str, scopes: Iterable[str] = ("chat",), per_minute: int = PER_MINUTE) -> str:
-        """Make a key and return it; it cannot be read again. Raises DeskError for an invalid name or scope."""
+        """Make a key and return it; it cannot be read again. Raises DeskError for an invalid name, scope or limit."""
         name, wanted = " ".join(name.split()), frozenset(scopes)
         if not name or len(name) > LONGEST_NAME or not name.isprintable():
             raise DeskError(f"the name of a key needs 1 to {LONGEST_NAME} printable characters", code="bad-key-name")

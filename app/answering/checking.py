@@ -164,10 +164,10 @@ def cite(answer: str, found: Found) -> list[tuple[StoredPassage, Citation]]:
 
 
 def cite_quotation(answer: str, said: Sequence[RankedStatement], found: Found) -> list[tuple[StoredPassage, Citation]]:
-    """Return citations of statements in order, then of the nearest pages, marked as such. said: the statements to show.
+    """Return citations of the statements `said`, then of the nearest other documents (`see_also`).
 
-    (login.gov: the right page or the facts are shown for 95 % of the questions. If the three nearest pages may include
-    pages of the statements, it is 91 %.)
+    (login.gov: the right page or the facts are shown for 95 % of the questions. If the nearest pages may include those
+    of the statements, it is 91 %.)
     """
     by_text = {text: one for one in said for text in (one.text, as_said(one.text))}
     return cite_statements({n: by_text[text] for n, text in enumerate(answer.split(BETWEEN)) if text in by_text}, found)

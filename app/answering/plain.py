@@ -87,7 +87,7 @@ def complete(
     except PromptError as error:
         raise DeskError(str(error), code="prompt-too-long") from error
     if plan.next_position >= positions:
-        raise DeskError(f"the messages fill the model's context of {positions} tokens", code="prompt-too-long")
+        raise DeskError(f"the messages fill the context of {positions} tokens: shorten them", code="prompt-too-long")
     if strange := [token for token, _ in options.logit_bias if not 0 <= token < engine.info.vocabulary]:
         known = f"the model has {engine.info.vocabulary}"
         raise DeskError(f"logit_bias: there is no token {strange[0]}, {known}", code="bad-logit-bias")

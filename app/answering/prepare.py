@@ -288,7 +288,7 @@ def valid_question(question: str, settings: Settings) -> str:
 
 
 def checked_question(question: str, settings: Settings) -> str:
-    """Return the question without redaction, for a look-up. Raises DeskError for an invalid one."""
+    """Return the unredacted question, for a look-up. Raises DeskError for an invalid one."""
     check_length(question, settings.max_question_chars)
     question = question.strip().encode("utf-8", "backslashreplace").decode("utf-8")
     if not question:

@@ -52,7 +52,7 @@ def ask(
 @takes("data_dir", "model", "device", "memory", "as_json")
 def batch(
     common: Common,
-    questions: Annotated[Path, typer.Argument(help='Questions, one {"question": text} a line.')],
+    questions: Annotated[Path, typer.Argument(help='Questions, one {"question": text} per line.')],
     output: Annotated[
         Path | None,
         typer.Option(help="Append each answer to this file at once; questions with an answer there are skipped."),

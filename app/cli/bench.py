@@ -118,7 +118,7 @@ def latency(
 def whole_desk(
     common: Common,
     documents: Annotated[Path, typer.Argument(help="Folder to ingest.")],
-    questions: Annotated[Path, typer.Argument(help='Questions, one {"question": text} a line.')],
+    questions: Annotated[Path, typer.Argument(help='Questions, one {"question": text} per line.')],
     limit: Annotated[int, typer.Option(help="Maximum questions.", min=1)] = 40,
     repeats: Annotated[int, typer.Option(help="Runs of each command.", min=1)] = 3,
     write: Write = None,

@@ -75,7 +75,7 @@ def calibrate(
     questions: Annotated[
         Path | None, typer.Option(help="Customers' questions for the answer mode, as for eval helpdesk.")
     ] = None,
-    limit: Annotated[int, typer.Option(help="Number of questions of each file.", min=1)] = 40,
+    limit: Annotated[int, typer.Option(help="Approximate number of questions from each file.", min=1)] = 40,
 ) -> None:
     """Find the fastest policy that keeps your model's answers, and whether its own words are better than quotations."""
     from evals.answers.quality_run import calibrate as measure
@@ -94,7 +94,7 @@ def helpdesk(
     documents: Annotated[Path, typer.Option(help="Folder of the documents.")],
     data: Annotated[Path, typer.Option(help="JSON lines {id, question, articles, facts, answer, history, kind}.")],
     limit: Annotated[
-        int | None, typer.Option(help="Approximate number of questions, with equal shares of each kind.")
+        int | None, typer.Option(help="Approximate number of questions. The proportions of their kinds stay.")
     ] = None,
     arm: Annotated[
         Literal["search", "shipped", "checked"],

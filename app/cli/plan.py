@@ -33,7 +33,7 @@ def plan(
     replicas: Annotated[str, typer.Option(help="Numbers of engines to try, 1 to 1000, comma-separated.")] = "1,2,4,8",
     replica_memory: Annotated[str, typer.Option(help="Memory of each engine for encoded documents.")] = "1 GiB",
     disk: Annotated[str, typer.Option(help="Shared disk space for encoded documents.")] = "0",
-    per_machine: Annotated[int, typer.Option(help="Number of engines on a machine.", min=1)] = 1,
+    per_machine: Annotated[int, typer.Option(help="Number of engines per machine.", min=1)] = 1,
     document_tokens: Annotated[int, typer.Option(help="Number of tokens in a document.", min=1)] = 200,
     per_request: Annotated[int, typer.Option(help="Number of documents for a question.", min=1)] = 4,
     related: Annotated[float, typer.Option(help="Probability that these have one topic.", min=0, max=1)] = 0.8,

@@ -178,7 +178,7 @@ def model_name(settings: Settings) -> str:
 
 
 def stored_tiers(settings: Settings) -> TierContents:
-    """Return the encoded modules on disk, without a running engine."""
+    """Return the encoded modules on disk. No engine is needed."""
     if settings.model_server is not None or not settings.modules_folder.is_dir():
         return TierContents()
     return contents_on_disk(DiskTier(settings.modules_folder, settings.disk, settings.disk_floor_bytes))

@@ -128,7 +128,7 @@ class PassageState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectionSize:
-    """The size of a collection. name: "" for documents without one."""
+    """The size of a collection. name: "" for documents without a collection."""
 
     name: str
     documents: int

@@ -43,8 +43,8 @@ class PageSettings(SettingGroup):
     """Show customers the number of reused prompt tokens and the time to the first token below each answer. The
     transcripts of admins always show them."""
     widget_origins: types.Origins = ()
-    """Addresses of your own sites that may embed the chat widget, for example ["https://www.example.com"]
-    (docs/widget.md). None: the widget is off."""
+    """Origins of your own sites that may embed the chat widget, for example ["https://www.example.com"]
+    (docs/widget.md). Empty: the widget is off."""
 
 
 class AnswerSettings(SettingGroup):
@@ -291,7 +291,7 @@ class ClusterSettings(SettingGroup):
     """Number of questions per engine. Above it, Ray Serve starts another engine."""
     shared_modules: types.OptionalText = None
     """Place of the encoded passages that engines share: a folder that all machines see, or a URL that fsspec opens, for
-    example s3://bucket/folder. `disk` limits all of it. Unset: the data folder with cluster = local, else nothing is
+    example s3://bucket/folder. `disk` limits its size. Unset: the data folder with cluster = local, else nothing is
     shared."""
 
 

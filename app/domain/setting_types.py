@@ -171,7 +171,7 @@ def office_hours(text: str) -> tuple[OpeningHours, ZoneInfo]:
 
 
 def is_open(hours: str | None, now: datetime) -> bool:
-    """Return whether now, with its time zone, is within the hours. hours: see `office_hours`. None: always open."""
+    """Return whether `now`, with a time zone, is within the hours. hours: see `office_hours`. None: always open."""
     if hours is None:
         return True
     opening, zone = office_hours(hours)

@@ -135,7 +135,7 @@ def safe_name(name: str) -> str:
 
 
 def collection_folder(collection: str) -> str:
-    """Return the unique name of a collection's folder, never a document's. Raises DeskError if it is too long."""
+    """Return a collection's folder name: unique, and never a document's name. Raises DeskError if it is too long."""
     plain = "".join(one if one.isalnum() or one in " -_." else f"%{ord(one):06X}" for one in collection)
     if len(plain.encode()) > LONGEST_NAME:
         raise DeskError(f"{collection[:40]!r} is too long for the name of a collection: shorten it", code="bad-name")

@@ -185,7 +185,7 @@ def try_out(lookup: LookUp, given: Mapping[str, str], caller: Caller, user: str 
     for value in lookup.values:
         found = fits(value, given.get(value.name, ""))
         if len(found) != 1:
-            raise DeskError(f"{value.name} is missing or does not fit: write {value.name}=...", code="lookups")
+            raise DeskError(f"{value.name} is missing or invalid: write {value.name}=...", code="lookups")
         values[value.name] = found[0]
     if unknown := sorted(given.keys() - values.keys()):
         raise DeskError(f"{lookup.name} has no value {unknown[0]!r}: known are {', '.join(values)}", code="lookups")

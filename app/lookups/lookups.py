@@ -1,9 +1,9 @@
-"""The look-ups of an open desk: the meaning of a message, the calls, and the stored state and results.
+"""The look-ups of a running server: the meaning of a message, the calls, and the stored state and results.
 
 The state is stored with the conversation before the reply, and deleted before a call, so that no call is made twice. A
 program may send all messages each time, without the conversation's id. The last message then continues the open look-up
 whose customer wrote exactly the earlier ones. The texts of look-ups are not searched, not read by a model, and not in
-`History.past`. From the messages that a program sends, only our own answers from the documents are used.
+`History.past`. Of a program's messages, a model reads only our own answers from the documents, with their questions.
 """
 
 import hashlib

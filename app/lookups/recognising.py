@@ -64,7 +64,7 @@ class Learned:
     thresholds: Numbers
 
     def weighed(self, message: str) -> Runs:
-        """Return a message as a vector of length 1: its runs of words, weighted by rarity (idf without frequencies)."""
+        """Return a message as a vector of length 1: its n-grams (`runs`), weighted by rarity (idf without counts)."""
         rarity = {run: math.log((1 + self.messages) / (1 + self.counts.get(run, 0))) for run in runs(message)}
         length = math.sqrt(sum(value * value for value in rarity.values())) or 1.0
         return {run: value / length for run, value in rarity.items()}

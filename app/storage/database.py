@@ -273,7 +273,7 @@ def _connected(url: str, *, is_reader: bool) -> Database:
     kind = parsed.get_backend_name()
     if kind not in ("sqlite", "postgresql"):
         raise DeskError(
-            f"unknown kind of database {kind!r}: the URL begins with sqlite:// or postgresql+psycopg://",
+            f"unknown kind of database {kind!r}: the URL must begin with sqlite:// or postgresql+psycopg://",
             code="database-url",
         )
     name = sqlite.name_of(parsed) if kind == "sqlite" else postgres.name_of(parsed)

@@ -313,7 +313,7 @@ class FeedbackRow(Base):
 
 class HandoffRow(Base):
     """A hand-off of a conversation to an agent; a conversation has one open hand-off at most. agent: the account that
-    took it. position: of the last message when the hand-off was closed.
+    took it. position: the last message's at the time of closing.
     """
 
     __tablename__ = "handoffs"

@@ -106,7 +106,7 @@ class FaqEditor:
         self._changing = threading.Lock()
 
     def save(self, draft: FaqDraft, author: str, id_: int | None = None, progress: Progress = no_progress) -> FaqSaved:
-        """Add a pair, or change the pair with the number `id_`. Return the current answer to its question, if any.
+        """Add a pair, or change the pair with the number `id_`. Return the answer that its question now gets, if any.
         Raises DeskError for a pair that cannot be stored.
         """
         draft = checked(draft)

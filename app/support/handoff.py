@@ -147,8 +147,8 @@ class HandingOff:
     def hand_off(
         self, reason: HandoffReason, *, owner: str, conversation_id: str | None = None, text: str = "", email: str = ""
     ) -> Handoff:
-        """Ask for an agent. text: the customer's message; required without a conversation. email: for the reply;
-        required outside of office hours, when the assistant continues to answer. Raises DeskError.
+        """Ask for an agent. text: the customer's message; it starts and titles a new conversation. email: for the
+        reply; required outside of office hours, when the assistant continues to answer. Raises DeskError.
         """
         if self._settings.handoff == "off":
             raise DeskError("hand-off to a person is disabled (setting handoff = off)", code="handoff-off")

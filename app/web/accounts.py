@@ -87,7 +87,7 @@ def _tried(change: Change, administration: Administration) -> tuple[object, str]
 
 
 def add_account_routes(app: FastAPI, by: By) -> None:
-    """Add the page of accounts and its forms. Admins cannot delete themselves or change their own role (no lock-out)."""
+    """Add the accounts page and its forms. Admins cannot delete themselves or change their own role (no lock-out)."""
 
     def page(request: Request, change: Change = lambda _: None, name: str = "", did: str = "") -> Response:
         """Return the page after a change. did: key of the message on the reloaded page, if no secret is shown."""

@@ -132,8 +132,8 @@ class HandoffView:
         return HandoffLine(conversation_id=conversation_id, html=html, live=live, mark=mark)
 
     def act(self, act: str, conversation_id: str, email: str, reader: Reader) -> HandoffLine:
-        """Run a button's action: "ask" for an agent, with an e-mail address outside of office hours, or "end" the
-        hand-off.
+        """Run a button's action. "ask": request an agent, outside of office hours with an e-mail address. "end": end
+        the hand-off.
         """
         try:
             with self._limits.asking(reader.owner, reader.address):

@@ -86,8 +86,8 @@ def default_kernel(device: torch.device) -> Kernel:
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """One kernel call: the `rows` query positions of an item over `length` slots from `start` on (0 if no row sees any
-    key). bias: see `Kernel`.
+    """One kernel call: `rows` query positions of an item attend to `length` slots from `start` on. length: 0 if no row
+    sees a key. bias: see `Kernel`.
     """
 
     rows: int

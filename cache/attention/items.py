@@ -120,9 +120,9 @@ def plan_arrays(
     hidden: dict[int, list[int]] | None = None,
 ) -> "tuple[array[int], array[int]]":
     """Convert items to flat tables: (start, length, first reader, number of readers) of each run, and (row, length,
-    turn) of each reader. A reader sees the first `length` keys, and is rotated back by turn number `turn` (-1: not
-    rotated). The readers of a run are ordered by row. Reads of an extent at a second place are another run. turns:
-    number of each turn by its distance in ids; new ones are added. first_row: the row of the pass that is row 0 of the
+    turn) of each reader. A reader sees the first `length` keys; its query is rotated back by turn number `turn` (-1:
+    not rotated). The readers of a run are ordered by row. If an extent is read at two places, each is a run. turns:
+    turn numbers by distance in position ids; new ones are added. first_row: the row of the pass that is row 0 of the
     items. hidden: filled with each run's keys that no reader sees; None: each visible range is a run.
     """
     runs, readers = array("i"), array("i")

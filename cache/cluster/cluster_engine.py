@@ -281,7 +281,7 @@ class ClusterEngine(EngineElsewhere):
             if is_idle:
                 return EngineBusy("the engine of the request is lost")
             if generation.is_cancelled:
-                return CacheError("the request was cancelled, and its engine is lost")
+                return CacheError("the request was cancelled, and its engine was lost")
             request = replace(request, begun=tuple(begun), delivered=delivered)
         return CacheError(RESTARTED)
 

@@ -24,8 +24,8 @@ REMEMBERED = 10_000  # selections stored for later turns of conversations
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectiveRecomputation:
-    """A recomputation policy. share: of the last turn's module rows. by: selected by the question or at random. Raises
-    ValueError for a share out of range.
+    """A recomputation policy. share: part of the last turn's module rows to recompute. by: how they are selected.
+    Raises ValueError for a share out of range.
     """
 
     share: float = 0.0

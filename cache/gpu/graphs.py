@@ -119,7 +119,7 @@ class GraphedPasses:
             self._graphs.clear()
 
     def forward(self, chunks: Sequence[Chunk], outputs: Sequence[int], give_up: Callable[[], bool]) -> Tensor | None:
-        """Run a pass as `Model.forward`. give_up is called once, before it. Returns None if the pass fits no graph."""
+        """Run a pass as `Model.forward`; None if no graph fits. give_up: called once first; True raises PassGivenUp."""
         tokens = [token for chunk in chunks for token in chunk.tokens]
         fitting = [graph for graph in self._graphs if graph.bucket.rows >= len(tokens)]
         if not fitting:

@@ -33,8 +33,8 @@ class HostEntry:
 
 
 class HostTier:
-    """Stores at most `capacity` bytes of evicted modules. cost: seconds per token to restore one. half_life: of the
-    device's queue. evictions: number so far. kept: keys that are evicted last.
+    """Stores at most `capacity` bytes of evicted modules. cost: seconds per token to restore one. half_life: shared
+    with the device's queue. evictions: number so far. kept: pinned keys, evicted last.
     """
 
     def __init__(

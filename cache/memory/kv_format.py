@@ -31,7 +31,7 @@ def pack(rows: Tensor, storage: KVStorage) -> dict[str, Tensor]:
 
 
 def unpack(tensors: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
-    """Return rows from their stored form. dtype: for rows stored in 8 bits. Raises KeyError for an unknown form."""
+    """Return rows from their stored form. dtype: of unpacked 8-bit rows. Raises KeyError for an unknown form."""
     if "kv" in tensors:
         return tensors["kv"]
     both = [tensors[f"{name}s"] * tensors[f"{name}_scales"] for name in ("key", "value")]

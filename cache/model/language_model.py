@@ -84,7 +84,7 @@ class BloomAttention(ReplacedAttention):
     """The attention of a BLOOM layer."""
 
     def forward(self, hidden_states: Tensor, residual: Tensor, **_: Any) -> tuple[Tensor, None]:
-        """Return the residual plus the attention, both `[1, T, hidden]`."""
+        """Return the residual plus the attention output, both `[1, T, hidden]`."""
         own = self.own
         fused = own.query_key_value(hidden_states).unflatten(-1, (own.num_heads, 3, -1))  # [1, T, H, 3, D]
         q, k, v = fused.permute(3, 0, 2, 1, 4)
@@ -95,7 +95,7 @@ class MptAttention(ReplacedAttention):
     """The attention of an MPT layer."""
 
     def forward(self, hidden_states: Tensor, **_: Any) -> tuple[Tensor, None]:
-        """Return the attention of `[1, T, hidden]`, in the same shape."""
+        """Return the attention output for hidden states `[1, T, hidden]`, in the same shape."""
         own = self.own
         fused = own.Wqkv(hidden_states)
         if own.clip_qkv:

@@ -2,8 +2,8 @@
 
 On a CPU, a GGUF file runs directly (`packed_model`). On other devices it is dequantised at each load (`dequantised`)
 and not stored. Only models with a hub name are downloaded. An adapter is an ordinary peft folder that is merged at
-load. If it was trained on another adapter, its folder `base` has that one. On a GPU, torchao rounds linear layers to
-8 bits, but not the layer of the logits, which decides between close tokens. On a CPU, compiled code rounds all of them.
+load. Its folder `base` has the adapter that it was trained on, if any. On a GPU, torchao rounds linear layers to 8
+bits, except the output layer, which decides between close tokens. On a CPU, compiled code rounds all of them.
 """
 
 import json
@@ -61,7 +61,7 @@ def check_rounding(weights: Weights, device: torch.device) -> None:
 
 
 def round_weights(hf: Any, weights: Weights) -> str:
-    """Round transformers' model in place, layer by layer. Returns its mark in the fingerprint. Raises ModelError."""
+    """Round transformers' model in place, layer by layer. Returns a text for the fingerprint. Raises ModelError."""
     from torchao.quantization import Float8WeightOnlyConfig, Int8WeightOnlyConfig, PerRow, quantize_
 
     head = hf.get_output_embeddings()

@@ -123,7 +123,7 @@ def plan_fleet(
 def settled(
     traffic: TrafficShape, router: RoutingPolicy, replicas: Sequence[str], room: int
 ) -> dict[str, list[tuple[int, float]]]:
-    """Return the documents of each replica after a long time, at most `room`, least used first, with uses per round."""
+    """Return each replica's documents after a long time, least used first, with uses per round. room: maximum count."""
     popularity = Zipfian(traffic.documents, traffic.zipf)
     held: dict[str, list[tuple[int, float]]] = {name: [] for name in replicas}
     spread = room * len(replicas) if router.holders("0", 1) else room

@@ -24,7 +24,7 @@ from cache.prompt.tokenizer import NO_ROLES, ChatTokenizer, Roles, Tokenizer, ru
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
     """A prompt at its position ids. arguments: position ids of each non-empty argument, ascending. text: position ids
-    of all new text, ascending. rendered: the text after the last reference, with template strings.
+    of all new text, ascending. rendered: the new text after the last module, with role strings.
     """
 
     plan: Plan

@@ -262,7 +262,7 @@ def check_union(union: Union, module: Module | None) -> None:
 
 
 def check_name(node: Schema | Module | Parameter) -> None:
-    """Check a name. All names except the schema's must be XML names, because prompts use them so. Raises PMLError."""
+    """Check a name. Names except a schema's must be XML names, because prompts use them as tags. Raises PMLError."""
     if not NAME.fullmatch(node.name):
         raise mistake(node, f"{node.name!r} is not a name: a letter or _, then letters, digits, '_', '-' or '.'")
     if isinstance(node, Schema) or node.name.isascii():

@@ -43,7 +43,7 @@ OPEN, CLOSE = "<think>", "</think>"
 
 
 class Thoughts:
-    """Removes thoughts from a text that arrives in pieces. has_any: thoughts were found."""
+    """Removes thoughts from a text that arrives in pieces. has_any: True after the first thought."""
 
     def __init__(self) -> None:
         self.has_any = False

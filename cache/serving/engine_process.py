@@ -2,8 +2,8 @@
 
 The child is started with one end of a socket pair and ends when the other end is closed. No port is open, so no other
 process can connect. If the child ends or hangs, open requests get an error and a new child starts with empty memory;
-the disk tier remains. New requests wait for the new child, or fail during a wait after repeated failures (`restarts`).
-Out of scope: the child's side (`engine_server`).
+the disk tier remains. New requests wait for the new child. After repeated failures the restart is delayed, and they
+fail (`restarts`). Out of scope: the child's side (`engine_server`).
 """
 
 import logging

@@ -1,15 +1,15 @@
 """The effect of reuse on answers: fidelity to full attention, and answers that contain the gold answer.
 
-Each case runs under each arm on the engine that serves customers. Arms differ only in the tokens that each token sees,
-and in the tokens that the request computes (see `ARMS`).
+Each case runs under each arm on the engine that serves customers. Arms differ only in the tokens that each token
+attends to, and in the tokens that the request computes (see `ARMS`).
 
 - Fidelity, by teacher-forced scoring of full attention's own greedy answer: KL divergence in nats per token (also of
-  the first token alone), and the share of tokens with the same most likely token. Of the gold answer: its
-  log-probability per token, minus that under full attention.
-- Task, by real decoding: answers that hold the gold answer, token F1, answers like those of full attention (the same
+  the first token alone), and the share of tokens with the same most likely token. For the gold answer, the
+  log-probability per token, minus its value under full attention.
+- Task, by real decoding: answers that contain the gold answer, token F1, answers like those of full attention (the same
   words, or an F1 of 0.8), right and wrong refusals.
 - Intervals are 95 % bootstrap intervals over cases, paired with full attention.
-- `noise` compares full attention with itself in a pass of another shape: the effect of rounding alone.
+- `noise` compares full attention with itself in a forward pass of another shape: the effect of rounding alone.
 - The time to the first token is measured one request at a time, with the passages encoded before.
 """
 

@@ -97,7 +97,7 @@ SMALL_TALK, FOLLOW_UP, PLAIN, UNANSWERABLE = "smalltalk", "follow-up", "plain", 
 class CustomerQuestion:
     """A customer's question. kind: as in the file, else one of the names above. articles: pages that answer it; one is
     enough. facts: what a right answer says. gold: a right answer. history: earlier questions and answers. not_from:
-    pages whose advice would be harmful here, for example of another product model. not_said: the same for words.
+    pages whose advice would be harmful here, for example of another product model. not_said: harmful words.
     """
 
     id: str

@@ -231,8 +231,8 @@ def measure_recall(
     distractors: Sequence[Path] = (),
     num_distractors: int | None = None,
 ) -> dict[str, Any]:
-    """Measure every source and ranker. leave_out: sources to skip. distractors: files of documents that are also
-    searched, without questions. num_distractors: their maximum number of passages (the last document is complete);
+    """Measure every source and ranker. leave_out: sources to skip. distractors: files of more documents to search;
+    their questions are not asked. num_distractors: maximum number of their passages (the last document is complete);
     default: all. Raises DeskError.
     """
     questions, documents = read_questions(data, leave_out)

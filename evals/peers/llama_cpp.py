@@ -124,7 +124,7 @@ class LlamaServer(AbstractContextManager["LlamaServer"]):
 
 @dataclass(frozen=True, slots=True)
 class LlamaCpp:
-    """llama.cpp for one model. program: to start a server. file: the model's own GGUF file. version: as text."""
+    """llama.cpp for one model. program: command of the server. file: the model's GGUF file. version: for reports."""
 
     program: tuple[str, ...]
     file: Path

@@ -109,7 +109,7 @@ class ServedDesk:
         self.open_s = self.ready_s = 0.0
         while not self.ready_s:
             if process.poll() is not None:
-                raise DeskError("the server has ended while it started", code="bench")
+                raise DeskError("the server ended during its start", code="bench")
             try:
                 status = client.get("/readyz").status_code
             except httpx.TransportError:

@@ -135,7 +135,7 @@ class ModelCost:
 
 
 def measure_floor(dtype: torch.dtype, library: ctypes.CDLL | None = None) -> Floor:
-    """Measure reads and products: of a dtype, or of 8 bits with compiled code (library), as packed weights need."""
+    """Measure memory reads and products, in `dtype` or (library: compiled code) in 8 bits as for packed weights."""
     numbers = in_large_pages(READ_BYTES).view(torch.float32).fill_(1)
     threads = torch.get_num_threads()
     bytes_per_s = READ_BYTES / shortest(numbers.sum)

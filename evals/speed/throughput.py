@@ -41,8 +41,8 @@ Ask = Callable[[Plan, int], float | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadTest:
-    """Settings of the load test. documents, passages: their number, in all and per prompt. zipf: Zipf's exponent.
-    answer_tokens: mean length. requests: in all; None: four per client, at least eight.
+    """Settings of the load test. documents: total number. passages: number per prompt. zipf: exponent. answer_tokens:
+    mean length. requests: total number; None: four per client, at least eight.
     """
 
     documents: int = 50

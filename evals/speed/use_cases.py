@@ -59,7 +59,7 @@ def measure_model(model: Model, folder: Path, threads: int, repeats: int) -> Ite
 
 
 def measure_case(engine: Engine, schema: Path, prompt: Path, threads: int, repeats: int) -> Row:
-    """Run both arms in turn. ratio: of the smallest times. encode_ms: all modules of the schema, once."""
+    """Run both arms in turn. ratio: between the smallest times. encode_ms: time to encode all modules of the schema."""
     schemas = Registry.for_model(engine.model.tokenizer, engine.model.info)
     layout = schemas.add(read_schema(schema))
     plan = schemas.bind(read_prompt(prompt)).plan

@@ -107,14 +107,14 @@ MULTIPLE = 8  # texts are padded to multiples of this length, because torch cach
 
 
 def padded(rows: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """Return the ids and the mask of tokenized texts, `[texts, tokens]`."""
+    """Return token ids padded with 0 and their mask, both `[texts, tokens]`."""
     width = -(-max(map(len, rows)) // MULTIPLE) * MULTIPLE
     ids = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
     return ids, (torch.arange(width) < torch.tensor([len(row) for row in rows]).unsqueeze(1)).long()
 
 
 def is_half_fast() -> bool:
-    """Return whether this CPU makes bfloat16 nearly twice as fast. Cosines with float32 vectors are above .998."""
+    """Return whether bfloat16 is nearly twice as fast on this CPU. Its vectors have cosines above .998 to float32."""
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 

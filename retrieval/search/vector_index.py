@@ -84,7 +84,7 @@ CHARACTERS_PER_TOKEN = 4  # estimate that saves calls of the embedder's tokenize
 
 
 def window_texts(heading_path: Sequence[str], text: str) -> list[str]:
-    """Return the whole passage, then its parts if there are several, each under the passage's headings."""
+    """Return the whole passage, then its parts if there are several, each with the passage's headings."""
     parts = cut(text, lambda part: len(part) // CHARACTERS_PER_TOKEN, WINDOW_TOKENS)
     windows = [text, *parts] if len(parts) > 1 else [text]
     return [with_headings(tuple(heading_path), window) for window in windows[:WINDOWS_PER_PASSAGE]]

@@ -52,8 +52,8 @@ _FULL_STOP = re.compile(r"[,;，；、]$")
 
 @dataclass(frozen=True, slots=True)
 class TextLine:
-    """A line without its list marker. Wrapped lines are joined. start, end: character span in the passage's text, as
-    long as `text`. language: the passage's. marker: "-", "3.", or "". level: the list's, from 0.
+    """A line without its list marker. Wrapped lines are joined. start, end: its place in the passage's text, as many
+    characters as `text`. language: of the passage. marker: "-", "3.", or "". level: nesting of the list, from 0.
     """
 
     text: str
