@@ -253,12 +253,12 @@ def test_while_the_server_is_away_everybody_gets_one_line_and_the_log_two_on_pos
             assert site.client().get("/healthz").status_code == 200
         finally:
             postgres.start()
-        wait_until(lambda: any("answers again" in line for line in caplog.messages))
+        wait_until(lambda: any("reachable again" in line for line in caplog.messages))
         assert site.client().get("/readyz").status_code == 200
         assert 503 not in {reply.status_code for reply in replies(site, admin, customer).values()}
         assert "Returns" in shown(customer, "load", [conversation])
     lines = [line for line in caplog.messages if "was not sent to the webhook" not in line]
     assert len(lines) == 2, caplog.text
-    assert lines[1] == f"{desk.database.name} answers again"
+    assert lines[1] == f"{desk.database.name} is reachable again"
     assert not [one for one in caplog.records if one.exc_info]
     assert "Traceback" not in capfd.readouterr().err

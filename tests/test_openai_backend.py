@@ -281,9 +281,9 @@ def test_openai_backend_says_once_that_the_server_is_away_and_that_it_is_back(ca
         assert not engine.is_running
     assert [record.message.partition(" (")[0] for record in caplog.records if record.name.startswith("cache")] == [
         "the model's server http://model.test/v1 cannot be reached",
-        "the model's server http://model.test/v1 answers again",
+        "the model's server http://model.test/v1 is available again",
         "the model's server http://model.test/v1 has no model 'm' or no chat API",
-        "the model's server http://model.test/v1 answers again",
+        "the model's server http://model.test/v1 is available again",
         "the model's server http://model.test/v1 refused the key",
     ]
 

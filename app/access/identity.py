@@ -170,7 +170,7 @@ class Keys(ApiKeyTable):
         if not wanted:
             raise DeskError(f"a key needs a scope: {', '.join(SCOPES)}", code="bad-scope")
         if not 1 <= per_minute <= MOST_PER_MINUTE:
-            raise DeskError(f"the limit of a key must be 1 to {MOST_PER_MINUTE:,} requests a minute", code="bad-limit")
+            raise DeskError(f"a key's limit must be 1 to {MOST_PER_MINUTE:,} requests per minute", code="bad-limit")
         token = PREFIX + secrets.token_urlsafe(32)
         key = ApiKey(
             id=secrets.token_hex(6),

@@ -70,7 +70,7 @@ def with_agents(stored: Sequence[PastMessage]) -> list[PastMessage]:
 
 
 def past_of(messages: Sequence[Said], settings: Settings) -> list[PastMessage]:
-    """Return the messages for the next prompt: without system messages; adjacent messages of a role are joined."""
+    """Return past messages without system messages and refused questions. Adjacent ones of a role are joined."""
     spoken = [one for one in latest(messages) if one.role != "system"]
     past: list[PastMessage] = []
     question = ""

@@ -385,7 +385,7 @@ def desk_fields(answer: Answer, caller: Caller, notice: str | None = None) -> di
 
 
 def models_reply(names: ModelNames, started: int) -> list[dict[str, Any]]:
-    """Return the models for OpenAI's route /v1/models. started: of the server, in seconds since 1970."""
+    """Return the models for OpenAI's route /v1/models. started: start time of the server, in seconds since 1970."""
     kinds = ((DESK, "desk"), (names.language, "language"), (names.embedder, "embedding"))
     return [{"id": name, "object": "model", "created": started, "owned_by": DESK, "kind": kind} for name, kind in kinds]
 

@@ -87,9 +87,7 @@ def create(
     common: Common,
     name: Annotated[str, typer.Argument(help="Name of the key.")],
     scope: Annotated[str, typer.Option(help="Scopes: chat, documents, admin, comma-separated.")] = "chat",
-    per_minute: Annotated[
-        int, typer.Option(help="Maximum questions, embeddings, uploads and messages per minute.")
-    ] = 60,
+    per_minute: Annotated[int, typer.Option(help="Maximum questions, embeddings, uploads, messages per minute.")] = 60,
 ) -> None:
     """Make an API key and show it once."""
     with open_administration(common.settings) as desk:

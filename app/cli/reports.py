@@ -31,7 +31,7 @@ def print_ingest(report: dict[str, Any]) -> None:
         f"{report['documents']} documents ({report['unchanged']} unchanged, {report['replaced']} replaced), "
         f"{len(report['failed'])} skipped, {report['removed']} removed"
     )
-    rate = "" if report["passages_per_s"] is None else f", {report['passages_per_s']:.0f} a second"
+    rate = "" if report["passages_per_s"] is None else f", {report['passages_per_s']:.0f} per second"
     new, kept, dropped = changes["new"], changes["kept"], changes["dropped"]
     print(f"{report['passages']} passages: {new} new{rate}, {kept} kept, {dropped} dropped")
     print(
@@ -131,7 +131,7 @@ def print_keys(keys: "Iterable[ApiKey]") -> None:
     for key in keys:
         used = "never used" if key.last_used is None else f"last used {key.last_used:%Y-%m-%d %H:%M} UTC"
         state = used if key.revoked is None else f"revoked {key.revoked:%Y-%m-%d %H:%M} UTC"
-        print(f"{key.shown}...  {key.name}  {','.join(sorted(key.scopes))}  {key.per_minute} a minute  {state}")
+        print(f"{key.shown}...  {key.name}  {','.join(sorted(key.scopes))}  {key.per_minute} per minute  {state}")
 
 
 def print_synced(folders: Iterable[SyncedFolder]) -> None:

@@ -83,7 +83,7 @@ class DeskDocuments(Parts):
             write_document(file, pairs)
 
     def read_ahead(self, bars: Bars = no_bars, when_read: Callable[[], None] = lambda: None) -> None:
-        """Start to encode missing passages in the background. when_read: called once, when no passage is missing."""
+        """Start to encode passages without a module in the background. when_read: called once, when all have one."""
         assert self._ahead is None
         if self.is_elsewhere:
             when_read()

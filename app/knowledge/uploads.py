@@ -215,7 +215,7 @@ class Synchronising:
         return self._find(saved.folder)
 
     def remove(self, folder: str, *, who: str) -> None:
-        """Stop reading a folder or website; its documents stay."""
+        """Stop synchronising a folder or website; its documents stay."""
         if not self._folders.remove(folder):
             raise _unknown(folder)
         if is_website(folder):

@@ -180,7 +180,7 @@ class Tried:
 
 
 def try_out(lookup: LookUp, given: Mapping[str, str], caller: Caller, user: str = "") -> Tried:
-    """Call with an operator's values, without the limits of customers. Raises DeskError if a value does not fit."""
+    """Call with an operator's values, without the limits of customers. Raises DeskError for an invalid value."""
     values = dict[str, str]()
     for value in lookup.values:
         found = fits(value, given.get(value.name, ""))

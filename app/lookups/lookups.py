@@ -77,7 +77,7 @@ class _Loaded:
 
 
 class LookUps:
-    """The look-ups of a desk. Safe to use from any thread; methods may raise DeskError."""
+    """The look-ups of a server. Safe to use from any thread; methods may raise DeskError."""
 
     def __init__(
         self,

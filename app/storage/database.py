@@ -170,7 +170,7 @@ class Database:
             raise
         is_proved = failures == self._failures  # work that began before a failure proves nothing
         if is_proved and not self._is_there and self._notes(is_there=True) and failures:
-            log.warning("%s answers again", self.name)
+            log.warning("%s is reachable again", self.name)
 
     def _notes(self, *, is_there: bool) -> bool:
         """Record whether the database is reachable, and return whether this has changed."""
@@ -192,8 +192,8 @@ class Store:
 
 def open_database(url: str, *, upgrade: bool = True) -> Database:
     """Connect to the database and migrate it. A missing SQLite file is created, but not its folder or a PostgreSQL
-    database. upgrade: create or migrate tables; a SQLite file is copied before (`migrate`). False: only read, because
-    a server may be running. Raises DeskError; without `upgrade`, "database-older" for an older database, "no-database"
+    database. upgrade: create or migrate tables; a SQLite file is copied first (`migrate`). False: only read, because a
+    server may be running. Raises DeskError; without `upgrade`, "database-older" for an older database, "no-database"
     for a missing or empty one. An empty SQLite file in a folder with an index of passages is "database-emptied".
     """
     file = sqlite_file(url)

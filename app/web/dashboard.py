@@ -1,5 +1,5 @@
-"""The two dashboards, of customers' conversations and of the engine, with charts over time as SVG paths. They change
-nothing; admin.js draws them again when something has changed.
+"""The two dashboards, of customers' conversations and of the engine, with charts over time as SVG paths. They are
+read-only; admin.js redraws them after a change.
 
 The URL contains the time range. All charts share one time axis. Times without a measurement stay empty. A chart has
 100 x 100 units, and the page stretches it. Out of scope: counting (`app.storage.statistics`), colours

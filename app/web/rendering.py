@@ -192,7 +192,7 @@ _FOR_ADMINS = {
     "own-account": translatable("This is your own account. Another admin can change it."),
     "bad-key-name": translatable("The name of a key must have 1 to 80 characters."),
     "bad-scope": translatable("Choose at least one scope of the key."),
-    "bad-limit": translatable("The limit of a key must be 1 to 100,000 requests a minute."),
+    "bad-limit": translatable("The limit of a key must be 1 to 100,000 requests per minute."),
     "key-exists": translatable("A key with this name exists already. Revoke it first, or choose another name."),
     "key-unknown": translatable("No key with this name is in use."),
     "runs-elsewhere": translatable("The language model is remote: its memory cannot be changed here."),

@@ -112,7 +112,7 @@ class Sampler:
         return self._last
 
     def draw_again(self) -> None:
-        """Make the next `draw` return the last random number again, because its use failed."""
+        """Make the next `draw` return the last random number again, after a failed choice of a token."""
         self._repeats = True
 
     def skip(self, begun: int) -> None:

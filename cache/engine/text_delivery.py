@@ -79,7 +79,7 @@ class AnswerText:
         self._delivery.run(lambda: self._deliver_piece(answer[:length], final))
 
     def end(self, end: Completion | CacheError) -> None:
-        """Deliver the end. A completion gets its text here; if the text could not be made, deliver `failure`."""
+        """Deliver the end. A completion gets its text here, or `failure` replaces it if the text could not be made."""
         self._delivery.run(lambda: self._deliver_end(end))
 
     def _deliver_piece(self, tokens: Sequence[int], final: bool) -> None:

@@ -111,8 +111,8 @@ class ModuleHeader:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierContents:
     """Contents of the tiers. modules: tier, header and bytes, slowest tier first. evictions: by tier, on the device by
-    kind. space: of the disk, if known. failed_writes: number of modules that the disk refused. skipped_writes: number
-    skipped because it was too slow.
+    kind. space: free space of the disk, if known. failed_writes: number of modules that the disk refused.
+    skipped_writes: number skipped because it was too slow.
     """
 
     modules: tuple[tuple[str, ModuleHeader, int], ...] = ()

@@ -288,7 +288,7 @@ REPORT_S = 1.0  # seconds between reports of replicas
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """Engines to simulate. memory: bytes of each replica for keys and values. per_machine: replicas on a machine."""
+    """Engines to simulate. memory: bytes of each replica for keys and values. per_machine: replicas per machine."""
 
     replicas: int
     memory: int
@@ -312,7 +312,7 @@ class DiskContents:
 
 
 class Simulation:
-    """Simulates a fleet. size: tokens of a document. ended: called with each answered or refused request."""
+    """Simulates a fleet. size: returns a document's length. ended: called with each answered or refused request."""
 
     def __init__(
         self,

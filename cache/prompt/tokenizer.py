@@ -155,8 +155,8 @@ class WordTokenizer:
 
 
 class CachingTokenizer:
-    """A tokenizer that caches recent runs, because every turn of a conversation repeats its passages. Thread-safe.
-    runs: number of cached runs. longest: maximum characters of a cached run.
+    """A tokenizer that caches the ids of recent runs of text, because each turn of a conversation repeats its passages.
+    Thread-safe. runs: number of cached runs. longest: maximum characters of a cached run.
     """
 
     def __init__(self, tokenizer: Tokenizer, runs: int, longest: int) -> None:

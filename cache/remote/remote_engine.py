@@ -374,7 +374,7 @@ class RemoteEngine:
         if problem and not self.problem:
             log.warning("%s", problem)
         elif self.problem and not problem:
-            log.warning("the model's server %s answers again", self._spec.url)
+            log.warning("the model's server %s is available again", self._spec.url)
         self.problem = problem
 
     def _in_loop(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:

@@ -117,7 +117,7 @@ def draw_trace(modules: int, requests: int, exponent: float, *, changes: int = 0
 
 
 def read_trace(file: Path) -> Trace:
-    wanted = 'trace: write one JSON object {"modules": [name, ...]} a line'
+    wanted = 'trace: write one JSON object {"modules": [name, ...]} per line'
     read = read_json_lines(file, lambda row: [str(name) for name in dict.fromkeys(row["modules"])], wanted, "bad-file")
     trace = [*read.values()]
     if not any(trace):
