@@ -152,9 +152,9 @@ class Candidate:
 def candidates_of(
     retriever: Retriever, query: Query, question: Query, passages: Sequence[FoundPassageText], logits: Vectors
 ) -> list[Candidate]:
-    """Return every statement once, except statements about a model other than the question's. query: the question, with
-    the previous turn if there is one. question: the question alone. passages: best first. logits: of the ranker, for
-    all statements of the passages in order.
+    """Return every statement once, except statements about a model other than the question's. query: the question,
+    after the previous one if there is one. question: the question alone. passages: best first. logits: of the ranker,
+    for all statements of the passages in order.
     """
     rarities, of_parts = _rarities(retriever, query.text), _rarities(retriever, query.text, of_parts=True)
     share_in, parts_in = _share_in(rarities), _share_in(of_parts)

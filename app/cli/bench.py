@@ -80,7 +80,7 @@ def need(section: str, write: Path | None, plot: Path | None = None) -> None:
 @takes("data_dir", "model", "as_json")
 def latency(
     common: Common,
-    documents: Annotated[str, typer.Option(help="Numbers of document tokens, comma-separated.")] = ("512,2048"),
+    documents: Annotated[str, typer.Option(help="Document lengths in tokens, comma-separated.")] = ("512,2048"),
     threads: Threads = None,
     repeats: Annotated[int, typer.Option(help="Runs of each variant.", min=1)] = 3,
     arms: Arms = "no_reuse,reuse,llama.cpp same file,llama.cpp without cache",
@@ -228,7 +228,7 @@ def decode(
 @takes("data_dir", "model", "as_json")
 def floor(
     common: Common,
-    documents: Annotated[str, typer.Option(help="Numbers of document tokens, comma-separated.")] = "2048,7000",
+    documents: Annotated[str, typer.Option(help="Document lengths in tokens, comma-separated.")] = "2048,7000",
     threads: Threads = None,
     write: Write = None,
 ) -> None:
@@ -263,7 +263,7 @@ def index(
 def memory(
     common: Common,
     conversations: Annotated[int, typer.Option(help="Number of concurrent answers.", min=1)] = 16,
-    modules: Annotated[int, typer.Option(help="Number of modules that all of them share.", min=1)] = 8,
+    modules: Annotated[int, typer.Option(help="Number of modules that all answers share.", min=1)] = 8,
     llama_server: LlamaServerPath = None,
     write: Write = None,
 ) -> None:
@@ -283,7 +283,7 @@ def memory(
 @takes("data_dir", "as_json")
 def eviction(
     common: Common,
-    budget: Annotated[str, typer.Option(help="Sizes of memory in modules, comma-separated.")] = "25,50,100",
+    budget: Annotated[str, typer.Option(help="Memory sizes in modules, comma-separated.")] = "25,50,100",
     modules: Annotated[int, typer.Option(help="Number of modules.", min=1)] = 500,
     requests: Annotated[int, typer.Option(help="Number of requests.", min=1)] = 2000,
     zipf: Annotated[float, typer.Option(help="Zipf exponent of the popularity; 0: all equally popular.", min=0)] = 1.0,

@@ -33,7 +33,7 @@ class PageSettings(SettingGroup):
     greeting: types.OptionalLine = None
     """Text above the example questions of an empty conversation. Unset: "How can we help?"."""
     example_questions: types.Questions = ()
-    """Questions that an empty conversation offers. None: Warmdesk takes some from the documents and checks that it can
+    """Questions that an empty conversation offers. Unset: Warmdesk takes some from the documents and checks that it can
     answer them."""
     page_urls: types.PageUrls = Field(default_factory=dict)
     """Web addresses of the documents, one for each collection ("" for documents without a collection), with {name} for
@@ -44,7 +44,7 @@ class PageSettings(SettingGroup):
     transcripts of admins always show them."""
     widget_origins: types.Origins = ()
     """Origins of your own sites that may embed the chat widget, for example ["https://www.example.com"]
-    (docs/widget.md). Empty: the widget is off."""
+    (docs/widget.md). Unset: the widget is off."""
 
 
 class AnswerSettings(SettingGroup):

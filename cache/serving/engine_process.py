@@ -226,7 +226,7 @@ class EngineProcess(EngineElsewhere):
         self._exchange.disconnect(CacheError(RESTARTED))
 
     def _begin_anew(self) -> None:
-        """Start and connect a new child. If failures repeat, wait before. Does nothing once closed."""
+        """Start and connect a new child. If failures repeat, wait first. Does nothing once closed."""
         while not self._closing.is_set():
             if rest := self._rests.failed():
                 log.error("the engine waits %g s before it tries again", rest)
