@@ -46,7 +46,7 @@ class FrontMatter(NamedTuple):
 
 
 def split_front_matter(text: str) -> tuple[FrontMatter | None, str]:
-    """Return the front matter, if any, and the body. A block that is not a mapping is part of the body."""
+    """Return the front matter and the body. A block that is no mapping and has no title line is part of the body."""
     found = _BLOCK.match(text[:_MAX_CHARACTERS])
     if not found:
         return None, text
