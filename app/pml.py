@@ -221,5 +221,5 @@ def module_name(path: str, taken: set[str]) -> str:
 
 
 def literal(text: str) -> Text:
-    """Return the text without the control characters that XML does not allow."""
+    """Return a text node. Characters that XML does not allow become spaces."""
     return Text(text=NOT_XML.sub(" ", text))

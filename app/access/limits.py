@@ -66,7 +66,7 @@ class Windows(MemoryStorage):
 
 
 VISITORS_AT_AN_ADDRESS = 5
-"""An address has this many times a visitor's limit, because a household or an office may share one."""
+"""An IP address has this many times a visitor's limit, because a household or an office may share one."""
 _TIMES = {"visitor": 1, "address": VISITORS_AT_AN_ADDRESS}
 PAUSES_A_QUESTION = 3  # number of searches for unfinished questions that are allowed per question
 
@@ -119,7 +119,7 @@ WINDOW_S = 15 * 60
 
 
 class LoginRateLimiter:
-    """Limit on guessing passwords: at most five failures from an address in 15 minutes."""
+    """Limit on guessing passwords: at most five failures from an IP address in 15 minutes."""
 
     def __init__(self) -> None:
         self._limiter = MovingWindowRateLimiter(Windows())

@@ -140,7 +140,7 @@ class Decision:
         return {one.passage.id: one.passage.text for one in self.results.passages}
 
     def sources(self, passages: Collection[int]) -> list[RankedStatement]:
-        """Return the statements that an answer from these passages may cite, the chosen ones first."""
+        """Return the statements that an answer from these passages may cite, the selected statements first."""
         texts = {id_: text for id_, text in self._texts.items() if id_ in passages}
         return to_cite(self.results.statements, texts)
 

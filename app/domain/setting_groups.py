@@ -214,8 +214,8 @@ class ModelSettings(SettingGroup):
     is_rare = True
 
     model: types.Model = None
-    """Language model: a folder, a .gguf file, a hub name, or openai:URL#NAME for a remote model behind a server with
-    OpenAI's API (docs/scale.md). Unset: the bundled model."""
+    """Language model: a folder, a .gguf file, a hub name, or openai:URL#NAME for a remote model. URL: its
+    OpenAI-compatible base URL (docs/scale.md). Unset: the bundled model."""
     adapter: types.OptionalText = None
     """Folder of a LoRA adapter (see `warmdesk adapt`) that is merged into the model. none: no adapter. Unset: the
     bundled adapter for the bundled model, no adapter for other models."""

@@ -99,7 +99,7 @@ NO_SETTINGS = frozenset({KEY_VARIABLE, URL_VARIABLE})
 
 @dataclass(frozen=True, slots=True)
 class ModelServer:
-    """Server of a remote model. url: base URL of OpenAI's API. name: name of the model on the server."""
+    """Server of a remote model. url: its OpenAI-compatible base URL. name: name of the model on the server."""
 
     url: str
     name: str

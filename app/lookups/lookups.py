@@ -32,7 +32,7 @@ from app.storage.lookups import Figures, LookUpStore
 from app.websites.fetching import Guard, Resolve, resolve
 
 CLOSED_S = 60.0  # after five failures in a row
-AT_AN_ADDRESS = 5  # an address has this many times a visitor's limits, because a household may share one
+AT_AN_ADDRESS = 5  # an IP address has this many times a visitor's limits, because a household may share one
 HANDED = "handed"
 _KEPT_FOR_AGENTS = timedelta(days=7)
 _CUTS = 3

@@ -46,8 +46,8 @@ _Said = str | int | float | bool | None
 
 
 class PageEvent(BaseModel, strict=True):
-    """An event of a page. session_hash: id of the page. fn_index: number of the event. data: its inputs. event_data:
-    the script's data about the event. trigger_id: the component.
+    """An event of a page. session_hash: id of the page. fn_index: index of Gradio's handler. data: its inputs.
+    event_data: the script's data. trigger_id: id of the component.
     """
 
     session_hash: _Name

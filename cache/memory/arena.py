@@ -282,7 +282,7 @@ class Copies:
         self.stream.synchronize()
 
     def measured(self) -> Iterator[tuple[float, int]]:
-        """Return seconds and tokens of finished batches, each once."""
+        """Yield seconds and tokens of finished batches that were not yielded yet."""
         while self._batches and len((batch := self._batches[0]).ends) == self._layers and batch.ends[-1].query():
             yield batch.began.elapsed_time(batch.ends[-1]) / 1e3, batch.tokens
             self._batches.popleft()

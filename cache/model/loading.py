@@ -45,7 +45,7 @@ LEAST_FOR_FP8 = (8, 9)  # minimum compute capability of GPUs with e4m3
 
 
 def check_rounding(weights: Weights, device: torch.device) -> None:
-    """Raise ModelError if a device does not support such weights. Call it before loading a model."""
+    """Raise ModelError if the device (or its software) cannot use this weight rounding. Call it before loading."""
     if weights == "model" or (weights == "int8" and device.type == "cpu"):
         return
     if device.type != "cuda":

@@ -165,8 +165,8 @@ class RoutingPolicy:
         """Apply a replica's report of its modules and its number of requests."""
 
     def holders(self, key: str, count: int) -> list[str]:
-        """Return the replicas that hold a module after a long time, at most `count`; empty: all replicas. This class
-        returns only the module's home, although other replicas also compute it.
+        """Return at most `count` replicas that hold a module in steady state; empty: all hold it. This class returns
+        only the replica that the module hashes to, although others may hold it.
         """
         return [*islice(self.ring.walk(key), 1)]
 

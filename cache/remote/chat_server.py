@@ -1,4 +1,4 @@
-"""A server with OpenAI's API over HTTP: bodies of requests, streamed events, and facts about its models.
+"""An OpenAI-compatible server over HTTP: bodies of requests, streamed events, and facts about its models.
 
 Strict servers refuse unknown fields; a refused field is omitted from then on. A failure before the first token is
 retried after the delay that the server requests; later failures are not retried. Every wait has a limit. Event lines

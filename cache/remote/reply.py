@@ -22,7 +22,7 @@ from cache.errors import CacheError, EngineFull, PromptError, ServerFailed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSpec:
-    """A model server. url: base URL of the OpenAI API, for example http://127.0.0.1:8000/v1. name: the model's name
+    """A model server. url: OpenAI-compatible base URL, for example http://127.0.0.1:8000/v1. name: the model's name
     there. key: API key, never shown. context_tokens: maximum tokens of prompt and answer together; None: as reported.
     first_token_s: maximum time to the first token. session_headers: headers that identify the conversation, for routers
     with sticky sessions. cache_salt: send vLLM's field, which separates customers. cache_key: send OpenAI's

@@ -219,8 +219,8 @@ def calibrate(
     settings: Settings, own: Path | None, customers: tuple[Path, Path] | None = None, *, limit: int, report: Report
 ) -> Calibration:
     """Measure, choose a policy and an answer mode, and write the result into the data folder. own: a file of the
-    operator's questions with their texts. customers: a folder of documents and a file of customers' questions about
-    them; default: the sample shop. limit: questions of each file. Raises DeskError, CacheError.
+    operator's questions and passages. customers: a folder of documents and a file of customers' questions about them;
+    default: the sample shop. limit: approximate maximum number of questions per file. Raises DeskError, CacheError.
     """
     if settings.model_server is not None:
         exact = "the language model is remote and uses full attention: there is no policy to find"

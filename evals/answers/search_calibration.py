@@ -97,8 +97,8 @@ same for the models that use words only.
 def calibrate(
     settings: Settings, data: Sequence[Path], documents: Sequence[Path], *, report: Callable[[str], None]
 ) -> Calibration:
-    """Search for the questions of each file in its documents, in a separate installation, and fit. documents: a folder
-    for each file, or none to use the installation of the settings. Raises DeskError.
+    """Run search on each file's questions, and fit the classifiers. documents: one folder per file, each for a
+    temporary installation; empty: use the installation of the settings. Raises DeskError.
     """
     if documents and len(documents) != len(data):
         raise DeskError(

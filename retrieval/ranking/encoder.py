@@ -227,8 +227,8 @@ class RankerTokens:
     def passages(
         self, passages: Sequence[PassageToRead], longest: int
     ) -> tuple[list[list[int]], list[tuple[int, int, int]]]:
-        """Return the token ids of each passage, and for every statement of all passages its row, first token and end
-        token. First and end token are equal for a truncated statement.
+        """Return each passage's token ids, and for every statement its passage's row, first token and end token
+        (exclusive). Both are 0 if no token of the statement is left after truncation.
         """
         above = [" > ".join(passage.headings) + "\n" for passage in passages]
         texts = [head + passage.text for head, passage in zip(above, passages, strict=True)]
