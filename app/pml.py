@@ -48,7 +48,7 @@ T = TypeVar("T")
 def registry_for(
     settings: Settings, *, tokenizer: str | None, template: str | None = None, max_positions: int | None = None
 ) -> Registry:
-    """Return an empty registry. tokenizer: `words` or a model; default: the setting. Raises DeskError, ModelError."""
+    """Return an empty registry. tokenizer: `words` or a model; default: --model. Raises DeskError, ModelError."""
     if template is not None and template not in NAMED:
         raise DeskError(f"--template is {template!r}: it must be {', '.join(NAMED)}", code="usage")
     roles = NO_ROLES if template is None else NAMED[template]

@@ -176,7 +176,7 @@ def test_a_program_on_postgres(site):
 def test_numbers_and_settings_on_postgres(site):
     admin = site.admin()
     assert "Prompt tokens reused" in admin.get("/admin/engine").text
-    assert "How questions ended" in admin.get("/admin/?range=week").text
+    assert "Outcomes of questions" in admin.get("/admin/?range=week").text
     for page in ("modules", "modules/memory", "quality?days=3650", "faq?id=99999999999", "search?question=returns"):
         assert admin.get(f"/admin/{page}").status_code == 200, page
     form = {"name": "shop 退款", "scope": ["chat"], "per_minute": str(TOO_LARGE)}

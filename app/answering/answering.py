@@ -75,7 +75,7 @@ def record_patiently(
         except DeskError as error:
             if is_last or not error.is_of_database:
                 raise
-            log.warning("an answer is not stored yet and will be tried again: %s", error)
+            log.warning("storing an answer failed and will be retried: %s", error)
         is_ending.wait(min(pause, max(0.0, deadline - time.monotonic())))
         pause *= 2
 

@@ -70,7 +70,7 @@ OPTIONS: dict[str, Any] = {
     "embedder": Annotated[str | None, typer.Option(help="sentence-transformers model: folder or hub name.")],
     "device": Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N.")],
     "log_format": Annotated[str | None, typer.Option(help="The log on stderr: text or json.")],
-    "log_level": Annotated[str | None, typer.Option(help="debug, info (each request is a line), warning or error.")],
+    "log_level": Annotated[str | None, typer.Option(help="debug, info (one line per request), warning or error.")],
     "memory": Annotated[
         str | None,
         typer.Option(

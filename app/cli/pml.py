@@ -61,7 +61,7 @@ commands.add_typer(pml, name="pml")
 
 SchemaFile = Annotated[Path, typer.Argument(help="File with a <schema>.")]
 TokenizerName = Annotated[
-    str | None, typer.Option(help="words (no model), or a model folder, .gguf file or name. Default: the setting.")
+    str | None, typer.Option(help="words (no model), or a model folder, .gguf file or name. Default: --model.")
 ]
 TemplateName = Annotated[
     str | None, typer.Option(help="Chat template: llama2, chatml or falcon; default: the model's.")

@@ -189,9 +189,9 @@ class LookUpTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A finished answer. policy: how its passages were linked; exact: no module replaced full attention. grounding: how
-    well the passages support the model's text, 0 to 1, None if nothing was checked; quoted: sentences of the passages
-    replace the model's words. notice: a text for the reader, for example "the answer was cut". lookup: a
+    """A finished answer. policy: how much of its passages was recomputed; exact: no module replaced full attention.
+    grounding: how well the passages support the model's text, 0 to 1, None if nothing was checked; quoted: sentences of
+    the passages replace the model's words. notice: a text for the reader, for example "the answer was cut". lookup: a
     look-up's part, which no model reads.
     """
 

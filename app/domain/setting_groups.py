@@ -57,8 +57,8 @@ class AnswerSettings(SettingGroup):
     quotations. quote: only quotations from the passages. auto: the result of `warmdesk calibrate`. If there is none
     yet, a remote model gets checked and a local one quote."""
     policy: Literal["auto"] | Policy = "auto"
-    """How encoded passages are linked to each other: fast, balanced or exact (docs/evidence.md). auto: the result of
-    `warmdesk calibrate` for the model, or fast if there is no result yet."""
+    """How much of the passages is recomputed (docs/evidence.md): fast (nothing), balanced (15 %) or exact (everything).
+    auto: the result of `warmdesk calibrate` for the model, or fast if there is no result yet."""
     refuse_below: types.Probability = None
     """Lowest probability (0 to 1) that the documents answer a question. Below it, Warmdesk says that it found nothing.
     -1: it always shows something. Unset: the value fitted by `warmdesk calibrate-search`."""
@@ -85,7 +85,7 @@ class AnswerSettings(SettingGroup):
     """Text shown if no document answers the question. Unset: this text in the customer's language (English, German,
     French, Spanish, Chinese). The contacts are added below it."""
     faq_answers: bool = True
-    """Answer a question that is nearly the same as an FAQ question with the FAQ's answer, without search and model."""
+    """If a question is nearly the same as an FAQ question, give the FAQ's answer, without search or model."""
     faq_threshold: Annotated[float | None, between(0, 1, "a number")] = None
     """Minimum similarity (0 to 1) of the two questions for an FAQ answer. Raise it if FAQ answers appear for other
     questions. The words that name the subject must always be equal. Unset: 0.85."""
@@ -165,7 +165,7 @@ class HandoffSettings(SettingGroup):
     show_agent_names: bool = True
     """Show customers the account name of the agent who answers them."""
     handoff_webhook: types.Webhook = None
-    """URL that receives a POST when a conversation is handed off, taken or handed back (docs/handoff.md)."""
+    """URL that receives the hand-off events requested, left, taken and closed by POST (docs/handoff.md)."""
     handoff_webhook_secret: types.Secret = Field(default=None, repr=False)
     """Key that signs the requests to handoff_webhook, at least 32 characters. The webhook needs it."""
 
@@ -316,7 +316,7 @@ class ServerSettings(SettingGroup):
     log_format: LogFormat = "text"
     """Format of the log on stderr: text, or json with one object per line (docs/operations.md)."""
     log_level: LogLevel = "warning"
-    """Lowest level of log lines: debug, info (a line for each request), warning or error. The log never contains
+    """Lowest level of log lines: debug, info (one line per request), warning or error. The log never contains
     customers' words."""
     database_url: types.Text = Field(
         # SQLAlchemy (from 2.1) decodes the path of a URL; a folder may be called "a?b" or "100%20".

@@ -28,8 +28,8 @@ from app.domain.errors import DeskError
 from cache.engine.recomputation import EXACT, SelectiveRecomputation
 
 Policy = Literal["fast", "balanced", "exact"]
-"""How passages are linked. fast: nothing is recomputed. balanced: the passage tokens that the question attends to most
-are recomputed. exact: full attention. `warmdesk calibrate` compares their answers.
+"""How much of the passages is recomputed. fast: nothing. balanced: the passage tokens that the question attends to
+most. exact: everything, as with full attention. `warmdesk calibrate` compares their answers.
 """
 AnswerMode = Literal["free", "checked", "quote"]  # who words an answer; see the setting `answer_mode`
 POLICIES: tuple[Policy, ...] = get_args(Policy)

@@ -161,7 +161,7 @@ class FaqEditor:
         asked = {folded_line(text) for text in draft.questions}
         for pair in self._store.pairs():
             if pair.id != id_ and (known := asked & {folded_line(text) for text in pair.questions}):
-                raise DeskError(f"an FAQ pair has the question {sorted(known)[0]!r}: edit that pair", code="faq-known")
+                raise DeskError(f"an FAQ already has the question {sorted(known)[0]!r}: edit it", code="faq-known")
 
 
 def checked(draft: FaqDraft) -> FaqDraft:

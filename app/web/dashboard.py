@@ -124,7 +124,7 @@ class Axis:
 def outcomes(axis: Axis, spans: Sequence[UsageSpan]) -> Chart:
     """Return the chart of the outcomes of questions. spans: drawn if within the axis."""
     ended = {step: [span.answers.get(name, 0) for name, _ in OUTCOMES] for step, span in _placed(axis, spans).items()}
-    return _bars(gettext("How questions ended"), axis, OUTCOMES, ended)
+    return _bars(gettext("Outcomes of questions"), axis, OUTCOMES, ended)
 
 
 def _placed(axis: Axis, spans: Sequence[UsageSpan]) -> dict[int, UsageSpan]:
