@@ -8,10 +8,10 @@ Questions in languages that the embedder does not know have separate models, whi
 such questions if there are enough, otherwise on all. Their near misses also include the same questions while only the
 statements that answer are hidden: with words alone, the presence of the page must not be enough.
 
-`certain` is chosen so that the share ANSWERED of the unanswerable questions gets a confident answer, `threshold` so
-that the share REFUSED of the answerable ones is refused. Each is chosen in the help desk for which it is lowest,
-because an unseen help desk is harder than the fitted ones. The reported quality comes from models fitted without the
-help desk that they judge, or, with one help desk only, without a consecutive tenth of its questions.
+`certain` is chosen so that the share ANSWERED of the unanswerable questions gets a confident answer, on average over
+the help desks. `threshold` is chosen so that the share REFUSED of the answerable ones is refused in the help desk for
+which it is lowest, because an unseen help desk may be harder. The reported quality comes from models fitted without
+the help desk that they judge, or, with one help desk only, without a consecutive tenth of its questions.
 """
 
 from collections import Counter
@@ -44,7 +44,7 @@ from retrieval.answerability import (
     statement_logit,
 )
 
-ANSWERED = 0.3  # share of the unanswerable questions, including near misses, that may get a confident answer
+ANSWERED = 0.2  # share of the unanswerable questions, including near misses, that may get a confident answer
 REFUSED = 0.003  # share of the answerable questions that may be refused
 SHOWN = 2  # number of most likely statements; an answer is right if one of them is right
 KEPT = 60  # number of most likely statements of a question that are fitted
@@ -248,10 +248,11 @@ class _FittedModels:
                 probabilities[n], right[n] = models.judged(cases[n])
         told = np.array([case.is_answerable for case in cases])
         desk_of = np.array([case.desk for case in cases])
-        certain, threshold = (
-            float(np.min([np.quantile(probabilities[n], q) for desk in desks if (n := of & (desk_of == desk)).any()]))
-            for of, q in ((~told, 1 - ANSWERED), (told, REFUSED))
-        )
+        numbers = Counter(desk_of[~told])
+        weights = np.array([1 / numbers[desk] for desk in desk_of[~told]])
+        certain = float(np.quantile(probabilities[~told], 1 - ANSWERED, weights=weights, method="inverted_cdf"))
+        least = [np.quantile(probabilities[told & (desk_of == desk)], REFUSED) for desk in desks]
+        threshold = float(min(least))
         return cls(
             models=fit_models(cases),
             probabilities=probabilities,
