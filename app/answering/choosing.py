@@ -17,7 +17,7 @@ from retrieval.statements.grouping import needs_before, num_words
 from retrieval.text.sentences import UNSPACED
 
 CONSIDERED = 40  # statements, the most likely ones
-PER_LOGIT = 0.08  # cost of one log-odds below the best statement, in shares of the covered question
+PER_LOGIT = 0.05  # cost of one log-odds below the best statement, in shares of the covered question
 PER_WORD = 0.0005
 BESIDE = 0.2  # bonus for a statement of a block that is shown already
 BLOCKS = 2
