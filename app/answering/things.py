@@ -15,7 +15,7 @@ from retrieval.statements.cut import lines_of
 from retrieval.text.codes import codes, terms_of
 from retrieval.text.terms import COMMON
 
-AS_LIKELY = 2.0  # maximum log-odds between the best statement and that of another thing
+AS_LIKELY = 4.0  # maximum log-odds between the best statement and that of another thing
 ALIKE = 0.5  # minimum share of common terms in similar headings
 MOST = 5  # things to choose from
 LONGEST = 80  # characters of a name
